@@ -1,0 +1,1 @@
+"""Toolchains, targets and the CMake driver."""

@@ -1,0 +1,1 @@
+"""From a build tree to a relocatable archive."""

@@ -1,0 +1,1 @@
+"""One module a group of verbs: arguments in, exit code out."""

@@ -1,0 +1,1 @@
+"""ELF files: reading, dependency closure, rpath edits, embedded device code."""

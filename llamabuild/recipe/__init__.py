@@ -1,0 +1,1 @@
+"""Recipes as written: their model, their loader and the table of features."""

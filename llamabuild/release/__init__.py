@@ -1,0 +1,1 @@
+"""Sets of archives with their provenance, notes and pages."""

@@ -1,0 +1,1 @@
+"""After the build: smoke test, GGUF headers, sizing, serve flags."""

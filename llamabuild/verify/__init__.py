@@ -1,0 +1,1 @@
+"""Judge builds, bundles and archives; nothing here changes what it reads."""
