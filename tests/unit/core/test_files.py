@@ -66,7 +66,7 @@ def test_read_only_trees_can_be_removed(tmp_path):
 
 def test_keys_depend_on_the_value_alone():
     assert canonical_json({"b": [1, "ü"], "a": None}) == '{"a":null,"b":[1,"ü"]}'
-    expected = hashlib.sha256('{"a":1,"b":2}'.encode()).hexdigest()
+    expected = hashlib.sha256(b'{"a":1,"b":2}').hexdigest()
     assert key_of({"b": 2, "a": 1}) == key_of({"a": 1, "b": 2}) == expected
 
 
