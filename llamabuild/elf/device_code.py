@@ -1,0 +1,99 @@
+"""GPU code inside an ELF file, found without any vendor's tool: SASS, PTX, gfx, and references to split-off kernels."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llamabuild.elf import fatbin_hip, fatbin_nv
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from llamabuild.elf.read import ElfFile
+
+KPACK_SECTION = ".rocm_kpack_ref"
+"""Where a library whose kernels were split off (TheRock) says which ``.kpack`` files hold them."""
+
+_KPACK_PATH = re.compile(rb"(?:\xd9.|\xda..)?([\x21-\x7e]{1,4095}?\.kpack)", re.DOTALL)
+"""A string of MessagePack with the length bytes before it: those can be printable themselves."""
+_KPACK_VARIABLE = re.compile(r"@[A-Z_]+@")
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """What one ELF file carries. Counts are numbers of images, by arch, sorted by arch."""
+
+    sass: tuple[tuple[str, int], ...] = ()
+    ptx: tuple[tuple[str, int], ...] = ()
+    gfx: tuple[tuple[str, int], ...] = ()
+    compressed: int = 0
+    """How many of all images are compressed."""
+    kpack: tuple[str, ...] = ()
+    """Paths or patterns of the ``.kpack`` files, relative to the file's folder, as the file spells them."""
+    problem: str = ""
+    """Why the lists are not complete; empty when they are."""
+
+    @property
+    def carried(self) -> bool:
+        """Whether there is device code here, or should be."""
+        return bool(self.sass or self.ptx or self.gfx or self.kpack or self.problem)
+
+
+def read_device_code(elf: ElfFile) -> DeviceCode | None:
+    """Read the device code of a file whose headers were read.
+
+    None where it has no section that could hold any. Memory use does not depend on the file's size.
+    """
+    names = (fatbin_nv.SECTION, fatbin_hip.SECTION, KPACK_SECTION)
+    found = {
+        section.name: (section.offset, section.size)
+        for section in elf.sections
+        if section.name in names and section.kind != "SHT_NOBITS"
+    }
+    if not found:
+        return None
+    with elf.path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return _read(data, found)
+
+
+def _read(data: mmap.mmap, sections: Mapping[str, tuple[int, int]]) -> DeviceCode:
+    counts: dict[str, Counter[str]] = {"sass": Counter(), "ptx": Counter(), "gfx": Counter(), "other": Counter()}
+    compressed = 0
+    problem = ""
+    kpack: tuple[str, ...] = ()
+    try:
+        if fatbin_nv.SECTION in sections:
+            offset, size = sections[fatbin_nv.SECTION]
+            for image in fatbin_nv.iter_images(data, offset=offset, size=size):
+                counts[image.kind][image.arch] += 1
+                compressed += image.compressed
+        if fatbin_hip.SECTION in sections:
+            offset, size = sections[fatbin_hip.SECTION]
+            for code in fatbin_hip.iter_images(data, offset=offset, size=size):
+                counts["gfx"][code.arch] += 1
+                compressed += code.compressed
+    except ValueError as exc:
+        problem = str(exc)
+    if KPACK_SECTION in sections:
+        offset, size = sections[KPACK_SECTION]
+        kpack = _kpack_paths(data[offset : offset + size])
+        if not kpack:
+            problem = problem or f"{KPACK_SECTION} names no .kpack file"
+    return DeviceCode(
+        sass=tuple(sorted(counts["sass"].items())),
+        ptx=tuple(sorted(counts["ptx"].items())),
+        gfx=tuple(sorted(counts["gfx"].items())),
+        compressed=compressed,
+        kpack=kpack,
+        problem=problem,
+    )
+
+
+def _kpack_paths(content: bytes) -> tuple[str, ...]:
+    """The section is MessagePack; its paths are its only strings that end in ``.kpack``, so they are read as text."""
+    found = (match[1].decode() for match in _KPACK_PATH.finditer(content))
+    return tuple(dict.fromkeys(_KPACK_VARIABLE.sub("*", text) for text in found))
