@@ -1,10 +1,33 @@
-"""What a build leaves behind, as typed data."""
+"""What the build stage is given and what it leaves behind, as typed data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Launcher = Literal["ccache", "sccache", "none"]
+Farm = Literal["distcc", "icecc"]
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How to build, where it does not change what is built."""
+
+    jobs: int | None = None
+    """Ninja's ``-j``; None: from memory and cores."""
+    launcher: Launcher = "ccache"
+    farm: Farm | None = None
+    """Who compiles what the cache does not hold."""
+    remote_cache: str | None = None
+    """A URL that a fleet shares one compile cache by: ``redis://``, ``http://``, ``s3://`` (through sccache)."""
+    cuda_toolkit: str | None = None
+    """``system``, ``wheels:13.0``, or a folder; None: a toolkit that is installed."""
+    rocm: Path | None = None
+    """A ROCm tree in any of the four layouts; None: where the distribution puts it."""
 
 
 @dataclass(frozen=True)
@@ -14,6 +37,32 @@ class Tool:
     name: str
     path: Path
     version: str
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Everything a target is built with, tried and found good by ``preflight``."""
+
+    tools: tuple[Tool, ...]
+    cc: Path
+    cxx: Path
+    entries: tuple[tuple[str, str], ...]
+    """CMake cache entries that say where the toolkits are: about this machine, not about the target."""
+    env: tuple[tuple[str, str], ...]
+    """Environment of the build: the cache's and the toolkits' settings."""
+    options: BuildOptions
+    runtime_folders: tuple[Path, ...] = ()
+    """Where the toolkits' shared libraries lie, for the bundle."""
+    checksums: tuple[tuple[str, str], ...] = ()
+    """Files that a toolkit was assembled from, and their SHA-256."""
+
+    def __iter__(self) -> Iterator[Tool]:
+        """Go over the tools."""
+        return iter(self.tools)
+
+    def tool(self, name: str) -> Tool | None:
+        """The tool of that name, where the target has one."""
+        return next((tool for tool in self.tools if tool.name == name), None)
 
 
 @dataclass(frozen=True)
@@ -32,6 +81,8 @@ class Target:
     glibc_floor: str | None
     rccl: bool
     nccl: bool
+    asked: tuple[str, ...] = ()
+    """Names of the entries that the recipe itself gives: each must be one that the tree knows."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,219 @@
+"""Targets: from a recipe's ``[targets.NAME]`` and a lock to CMake cache entries. Nothing here runs a tool."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING
+
+from llamabuild.build.archs import check_archs, listed
+from llamabuild.build.devices import detect_arch, find_gpus
+from llamabuild.build.model import Target
+from llamabuild.core.errors import RecipeError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from llamabuild.build.devices import Gpu
+    from llamabuild.build.host import Host
+    from llamabuild.recipe.model import Recipe, TargetSpec
+    from llamabuild.source.lock import Lock
+
+COMMIT_DIGITS = 9
+"""What upstream's own releases show of a commit id."""
+
+_X86_BASELINE = ("AVX", "AVX2", "BMI2", "F16C", "FMA", "SSE42")
+"""x86-64-v3 less LZCNT and MOVBE: what upstream turns on with GGML_NATIVE=OFF, Haswell (2013) and Zen (2017) on.
+
+Passed one by one, because ggml/CMakeLists.txt turns them all off when SOURCE_DATE_EPOCH is set, and a CPU plugin with
+nothing but SSE2 is several times slower.
+"""
+
+_PORTABLE = {
+    "BUILD_SHARED_LIBS": "ON",
+    "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",
+    "CMAKE_BUILD_TYPE": "Release",
+    "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
+    "GGML_BACKEND_DL": "ON",
+    "GGML_CCACHE": "OFF",
+    "GGML_CPU": "ON",
+    "GGML_CUDA_NCCL": "OFF",
+    "GGML_HIP_RCCL": "OFF",
+    "GGML_NATIVE": "OFF",
+    "LLAMA_BUILD_EXAMPLES": "OFF",
+    "LLAMA_BUILD_TESTS": "OFF",
+    "LLAMA_BUILD_UI": "OFF",
+    "LLAMA_OPENSSL": "OFF",
+    "LLAMA_USE_PREBUILT_UI": "OFF",
+}
+"""What every target starts from.
+
+GGML_CCACHE: the launcher is passed explicitly, so that its settings are ours. LLAMA_OPENSSL: it would link the build
+host's libssl. The two UI options download the web UI while building.
+"""
+
+_BASELINES = {
+    "x86_64": "x86-64 with SSE4.2, AVX, AVX2, BMI2, F16C and FMA (Intel Haswell, AMD Zen and later)",
+    "aarch64": "the compiler's default for AArch64 (Armv8-A)",
+}
+
+
+def cpu_baseline(target: Target, machine: str) -> str:
+    """What the CPU code of a target needs, in words for BUILD_INFO."""
+    if dict(target.entries).get("GGML_CPU_ALL_VARIANTS") == "ON":
+        return "chosen at run time from one plugin for each CPU generation"
+    return _BASELINES.get(machine, f"the compiler's default for {machine}")
+
+
+def resolve_target(recipe: Recipe, lock: Lock, *, name: str | None, arch: str | None, host: Host) -> Target:
+    """The target called ``name`` (None: the recipe's default; ``auto``: what this host is fit for), with its one arch.
+
+    ``arch`` (None: the target's own; ``auto``: the GPU's in this host) replaces what the recipe says.
+    Raises UsageError for an unknown target or arch, RecipeError for backends that do not go together.
+    """
+    wanted = name or recipe.default_target
+    if wanted == "auto":
+        return _choose_target(recipe, lock, arch=arch, host=host)
+    spec = recipe.targets.get(wanted)
+    if spec is None:
+        near = difflib.get_close_matches(wanted, recipe.targets, n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise UsageError(
+            f"Recipe {recipe.name} has no target {wanted!r}.", hint=f"{hint}It has {listed(sorted(recipe.targets))}."
+        )
+    return make_target(wanted, spec, lock, arch=_arch_of(wanted, spec, arch, host), machine=machine_of(host))
+
+
+def machine_of(host: Host) -> str:
+    """The processor architecture as the kernel names it: ``x86_64``, ``aarch64``."""
+    return host.run(["uname", "-m"]).text.strip() or "x86_64"
+
+
+def make_target(name: str, spec: TargetSpec, lock: Lock, *, arch: str, machine: str) -> Target:
+    """A target's CMake cache entries. A pure function of its arguments."""
+    if {"cuda", "hip"} <= set(spec.backends):
+        raise RecipeError(
+            f"Target {name} has both cuda and hip: ggml builds the two from the same sources, and they do not coexist.",
+            hint="Make two targets of it, or use vulkan for one of the vendors.",
+        )
+    entries = dict(_PORTABLE)
+    entries |= dict(_lock_entries(lock))
+    if spec.cpu_variants:
+        entries["GGML_CPU_ALL_VARIANTS"] = "ON"
+    elif machine == "x86_64":
+        entries |= {f"GGML_{feature}": "ON" for feature in _X86_BASELINE}
+    archs = arch.replace(",", ";").replace(" ", "")
+    if "cuda" in spec.backends:
+        entries |= {
+            "CMAKE_CUDA_ARCHITECTURES": archs,
+            "GGML_CUDA": "ON",
+            "GGML_CUDA_NCCL": _switch(on=spec.nccl),
+        }
+    if "hip" in spec.backends:
+        entries |= {"CMAKE_HIP_ARCHITECTURES": archs, "GGML_HIP": "ON", "GGML_HIP_RCCL": _switch(on=spec.rccl)}
+    if "vulkan" in spec.backends:
+        entries["GGML_VULKAN"] = "ON"
+    entries |= spec.cmake
+    return Target(
+        name=name,
+        backends=tuple(spec.backends),
+        arch=arch,
+        entries=tuple(sorted(entries.items())),
+        programs=tuple(spec.programs),
+        rpath=spec.rpath,
+        glibc_floor=spec.glibc_floor,
+        rccl=spec.rccl,
+        nccl=spec.nccl,
+        asked=tuple(sorted(spec.cmake)),
+    )
+
+
+def _lock_entries(lock: Lock) -> Iterator[tuple[str, str]]:
+    commit = lock.commit[:COMMIT_DIGITS]
+    yield "LLAMA_BUILD_NUMBER", str(lock.build_number)
+    yield "LLAMA_BUILD_COMMIT", commit
+    yield "LLAMA_BUILD_IS_DEV", _switch(on=not lock.release)
+    # ggml asks git for its commit, whichever repository the tree happens to lie in; without a git it takes ours.
+    yield "GIT_EXE", ""
+    yield "GGML_BUILD_COMMIT", commit
+
+
+def _switch(*, on: bool) -> str:
+    return "ON" if on else "OFF"
+
+
+def _arch_backend(spec: TargetSpec) -> str | None:
+    return next((backend for backend in ("cuda", "hip") if backend in spec.backends), None)
+
+
+def _arch_of(name: str, spec: TargetSpec, given: str | None, host: Host) -> str:
+    backend = _arch_backend(spec)
+    where = f"--arch for target {name}" if given else f"Target {name}"
+    if backend is None:
+        if given or spec.arch:
+            raise UsageError(
+                f"{where}: a target with the backends {', '.join(spec.backends)} has no arch.", hint="Leave it out."
+            )
+        return ""
+    wanted = given or spec.arch
+    if wanted is None:
+        raise UsageError(f"Target {name} needs an arch.", hint="Give --arch, or --arch auto for the GPU in this host.")
+    if wanted == "auto":
+        return detect_arch(backend, host)
+    check_archs(wanted, backend=backend, single=spec.single_arch, where=where)
+    return wanted
+
+
+def _choose_target(recipe: Recipe, lock: Lock, *, arch: str | None, host: Host) -> Target:
+    """The first GPU target whose GPU is in this host and whose toolchain passes preflight, else a CPU one."""
+    # Imported here because preflight needs targets to say which other one would work.
+    from llamabuild.build.toolchain import find_problems
+
+    for name in _fitting_targets(recipe, find_gpus(host), arch):
+        spec = recipe.targets[name]
+        given = arch or (None if spec.arch or _arch_backend(spec) is None else "auto")
+        target = make_target(name, spec, lock, arch=_arch_of(name, spec, given, host), machine=machine_of(host))
+        if not find_problems(target, host=host):
+            return target
+    plain = cpu_target(recipe)
+    if arch is not None:
+        raise UsageError(
+            f"--arch {arch}: no target of recipe {recipe.name} for that arch fits this host.",
+            hint=f"Name the target too, with --target: {listed(sorted(recipe.targets))}.",
+        )
+    if plain is None:
+        raise UsageError(
+            f"Recipe {recipe.name} has no target for the CPU alone, and none of its others fits this host.",
+            hint=f"Name one with --target: {listed(sorted(recipe.targets))}.",
+        )
+    return make_target(plain, recipe.targets[plain], lock, arch="", machine=machine_of(host))
+
+
+def cpu_target(recipe: Recipe) -> str | None:
+    """The recipe's target that every host can build: ``cpu``, else the first without a GPU backend."""
+    plain = [name for name, spec in recipe.targets.items() if set(spec.backends) <= {"cpu"}]
+    return "cpu" if "cpu" in plain else next(iter(plain), None)
+
+
+def _fitting_targets(recipe: Recipe, gpus: tuple[Gpu, ...], arch: str | None) -> Iterator[str]:
+    """GPU targets whose GPU is in this host, in the recipe's order."""
+    for name, spec in recipe.targets.items():
+        backend = _arch_backend(spec)
+        if backend is None:
+            if gpus and "vulkan" in spec.backends and arch is None:
+                yield name
+            continue
+        wanted = arch or spec.arch
+        vendor = "nvidia" if backend == "cuda" else "amd"
+        present = {gpu.arch for gpu in gpus if gpu.vendor == vendor and gpu.arch}
+        if wanted is None or wanted == "auto":
+            # Several different GPUs are a choice that a person makes.
+            if len(present) == 1:
+                yield name
+        elif present & {_bare(one, backend) for one in re.split(r"[,;]", wanted)}:
+            yield name
+
+
+def _bare(arch: str, backend: str) -> str:
+    """``86`` of ``86-real``, ``120`` of ``120a``: what a GPU calls itself."""
+    return re.sub(r"[af]?(-real|-virtual)?$", "", arch.strip()) if backend == "cuda" else arch.strip()
