@@ -35,8 +35,8 @@ class Flavour:
 
 
 def flavour_name(target: str, arch: str) -> str:
-    """``<target>[-<arch>]``; a list of archs (``86,89``) is joined by ``+``, because a comma is no name for a file."""
-    return f"{target}-{arch.replace(',', '+')}" if arch else target
+    """``<target>[-<arch>]``, as it stands in the names of bundles and archives."""
+    return f"{target}-{arch}" if arch else target
 
 
 def read_flavours(values: Sequence[str], cwd: Path) -> tuple[Flavour, ...]:

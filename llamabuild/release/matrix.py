@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from llamabuild.build.archs import check_archs
+from llamabuild.core.errors import UsageError
 from llamabuild.core.files import key_of
-from llamabuild.release.flavours import flavour_name
+from llamabuild.release.flavours import Flavour, flavour_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from llamabuild.build.model import Target
-    from llamabuild.release.flavours import Flavour
+    from llamabuild.recipe.model import Recipe, TargetSpec
 
 _BASE_MB = 17
 """Programs and libraries of a stripped CPU build of v0.5.0, measured (16.9 MB)."""
@@ -65,9 +68,9 @@ class Job:
     packages: tuple[str, ...]
     """Distribution packages to install first."""
     cache_key: str
-    """For the compile cache; unique to recipe, target, arch and toolkit."""
+    """For the compile cache; unique to runner, target, arch, toolkit and the recipe's content."""
     cache_prefix: str
-    """What a cache of an earlier recipe for the same target, arch and toolkit starts with."""
+    """What the keys of other recipes for the same runner, target, arch and toolkit start with."""
     size_estimate_mb: int
     """Of the unpacked bundle with its vendor libraries: what the job's disk must hold beside the build."""
     timeout_minutes: int
@@ -78,51 +81,88 @@ class Job:
         return {**fields, "packages": " ".join(self.packages)}
 
 
-def plan_job(recipe: str, target: Target, flavour: Flavour, *, inputs: str) -> Job:
-    """One job; ``inputs`` is a digest of the recipe, which names the compile cache that the job leaves behind."""
-    backends = target.backends
-    toolkit = flavour.toolkit or (_CUDA_TOOLKIT if "cuda" in backends else "")
+def plan_jobs(recipe: Recipe, flavours: Sequence[Flavour]) -> tuple[Job, ...]:
+    """One job for each flavour, or for each of the recipe's targets where none is given.
+
+    Raises UsageError for a flavour that the recipe cannot give: nothing is built to find that out.
+    """
+    wanted = flavours or tuple(Flavour(target=name) for name in recipe.targets)
+    inputs = key_of(recipe.model_dump(mode="json", by_alias=True))
+    return tuple(_job(recipe, flavour, inputs) for flavour in wanted)
+
+
+def target_of(recipe: Recipe, flavour: Flavour) -> tuple[TargetSpec, str]:
+    """The recipe's target that a flavour means, and its arch (the recipe's own where the flavour gives none).
+
+    Raises UsageError for an unknown target, and for an arch that is missing, unknown or of no use to it.
+    """
+    spec = recipe.targets.get(flavour.target)
+    if spec is None:
+        near = difflib.get_close_matches(flavour.target, recipe.targets, n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise UsageError(
+            f"Recipe {recipe.name} has no target {flavour.target!r} for the flavour {flavour.name}.",
+            hint=f"{hint}It has {', '.join(sorted(recipe.targets))}.",
+        )
+    arch = flavour.arch or spec.arch or ""
+    backend = next((backend for backend in spec.backends if backend in {"cuda", "hip"}), None)
+    if backend is None and arch:
+        raise UsageError(f"The flavour {flavour.name}: a target without cuda or hip has no arch.", hint="Leave it out.")
+    if backend is not None and arch in {"", "auto"}:
+        raise UsageError(
+            f"The flavour {flavour.name} needs an arch: what a release holds is not left to the host that builds it.",
+            hint=f"Write {flavour.target}:ARCH.",
+        )
+    if backend is not None:
+        check_archs(arch, backend=backend, single=spec.single_arch, where=f"The flavour {flavour.name}")
+    return spec, arch
+
+
+def _job(recipe: Recipe, flavour: Flavour, inputs: str) -> Job:
+    spec, arch = target_of(recipe, flavour)
+    toolkit = flavour.toolkit or (_CUDA_TOOLKIT if "cuda" in spec.backends else "")
     packages = flavour.packages
     if packages is None:
-        packages = tuple(name for backend in backends for name in _PACKAGES.get(backend, ()))
-    recent = "vulkan" in backends or "hip" in backends
-    prefix = "-".join(part for part in ("ccache", flavour_name(target.name, target.arch), toolkit) if part) + "-"
-    prefix = prefix.replace(":", "_").replace(",", "+")
+        packages = tuple(name for backend in spec.backends for name in _PACKAGES.get(backend, ()))
+    recent = "vulkan" in spec.backends or "hip" in spec.backends
+    runner = flavour.runs_on or (_RECENT_RUNNER if recent else _PORTABLE_RUNNER)
+    name = flavour_name(flavour.target, arch)
+    # A cache key may hold no comma, and what the compiler of another image made is of no use.
+    prefix = re.sub("[:,]", "-", "-".join(part for part in ("ccache", runner, name, toolkit) if part)) + "-"
     return Job(
-        recipe=recipe,
-        flavour=flavour_name(target.name, target.arch),
-        target=target.name,
-        arch=target.arch,
-        runs_on=flavour.runs_on or (_RECENT_RUNNER if recent else _PORTABLE_RUNNER),
+        recipe=recipe.name,
+        flavour=name,
+        target=flavour.target,
+        arch=arch,
+        runs_on=runner,
         toolkit=toolkit,
         packages=packages,
-        cache_key=prefix + key_of([recipe, inputs, flavour.runs_on])[:16],
+        cache_key=prefix + inputs[:16],
         cache_prefix=prefix,
-        size_estimate_mb=_size(target),
-        timeout_minutes=_timeout(target),
+        size_estimate_mb=_size(spec, arch),
+        timeout_minutes=_timeout(spec, arch),
     )
 
 
-def _arch_count(target: Target) -> int:
-    return max(1, len([arch for arch in target.arch.split(",") if arch]))
+def _arch_count(arch: str) -> int:
+    return arch.count(",") + 1
 
 
-def _size(target: Target) -> int:
-    variants = _CPU_VARIANTS_MB if ("GGML_CPU_ALL_VARIANTS", "ON") in target.entries else 0
+def _size(spec: TargetSpec, arch: str) -> int:
     plugins = sum(
-        _UNPACKED_MB[backend] * (1 if backend == "vulkan" else _arch_count(target))
-        for backend in target.backends
+        _UNPACKED_MB[backend] * (1 if backend == "vulkan" else _arch_count(arch))
+        for backend in spec.backends
         if backend in _UNPACKED_MB
     )
-    return _BASE_MB + variants + plugins + sum(_RUNTIME_MB.get(backend, 0) for backend in target.backends)
+    variants = _CPU_VARIANTS_MB if spec.cpu_variants else 0
+    return _BASE_MB + variants + plugins + sum(_RUNTIME_MB.get(backend, 0) for backend in spec.backends)
 
 
-def _timeout(target: Target) -> int:
+def _timeout(spec: TargetSpec, arch: str) -> int:
     """Three times the expected wall time without a cache, so that a hanging job ends the same day."""
-    count = _arch_count(target)
     minutes = _CPU_MINUTES["cpu"] + sum(
-        _CPU_MINUTES[backend] * (count if backend in {"cuda", "hip"} else 1)
-        for backend in target.backends
+        _CPU_MINUTES[backend] * (1 if backend == "vulkan" else _arch_count(arch))
+        for backend in spec.backends
         if backend != "cpu"
     )
     return _SETUP_MINUTES + math.ceil(_TIMEOUT_FACTOR * minutes / _RUNNER_CORES)

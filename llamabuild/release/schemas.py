@@ -53,7 +53,8 @@ def schema_problems(document: Any, name: str) -> tuple[SchemaProblem, ...]:
 def _problems(error: ValidationError) -> Iterator[SchemaProblem]:
     where = tuple(error.path)
     instance = error.instance
-    if error.validator != "additionalProperties" or not isinstance(error.schema, dict) or not isinstance(instance, dict):
+    unknown = error.validator == "additionalProperties"
+    if not (unknown and isinstance(error.schema, dict) and isinstance(instance, dict)):
         yield SchemaProblem(where, error.message)
         return
     known = list(error.schema.get("properties", {}))
