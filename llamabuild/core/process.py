@@ -51,11 +51,13 @@ def run(
     on_line: Callable[[str], None] | None = None,
     timeout: float | None = None,
     tail_lines: int | None = _TAIL_LINES,
+    pass_fds: Sequence[int] = (),
 ) -> Completed:
     """Run ``argv`` to its end in its own process group and return how it went; a status other than 0 is not raised.
 
     ``env`` is the whole environment of the tool. ``log`` is appended to, byte for byte. ``on_line`` gets each line
-    without its end. ``timeout`` is in seconds. ``tail_lines=None`` keeps the whole output.
+    without its end. ``timeout`` is in seconds. ``tail_lines=None`` keeps the whole output. ``pass_fds`` are open files
+    that the tool and what it starts keep open.
 
     Raises ToolError when the program cannot be started. When this function is left in any other way than by
     returning (Ctrl-C, an error in ``on_line``), the whole process group is ended first.
@@ -69,7 +71,7 @@ def run(
             sink = stack.enter_context(log.open("ab"))
             sink.write(f"$ {' '.join(words)}\n".encode(errors="surrogateescape"))
             sink.flush()
-        child = stack.enter_context(_started(words, env=env, cwd=cwd))
+        child = stack.enter_context(_started(words, env=env, cwd=cwd, pass_fds=pass_fds))
         timed_out = False
         for raw in _lines(child, deadline=None if timeout is None else time.monotonic() + timeout):
             if raw is None:
@@ -88,7 +90,9 @@ def run(
 
 
 @contextlib.contextmanager
-def _started(words: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None) -> Iterator[subprocess.Popen[bytes]]:
+def _started(
+    words: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None, pass_fds: Sequence[int]
+) -> Iterator[subprocess.Popen[bytes]]:
     try:
         child = subprocess.Popen(
             words,
@@ -98,6 +102,7 @@ def _started(words: tuple[str, ...], *, env: Mapping[str, str], cwd: Path | None
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=tuple(pass_fds),
         )
     except OSError as exc:
         raise ToolError(
