@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime  # noqa: TC003 - pydantic reads the annotation at run time
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 CommitId = Annotated[str, Field(pattern=r"^[0-9a-f]{7,40}$")]
@@ -96,3 +97,9 @@ class Recipe(Written):
     source: SourceSpec
     series: tuple[SeriesUse, ...] = ()
     targets: dict[Name, TargetSpec]
+    _file: Path | None = PrivateAttr(default=None)
+
+    @property
+    def file(self) -> Path | None:
+        """The file that it was read from; its series may lie beside it."""
+        return self._file

@@ -1,0 +1,104 @@
+"""The npm provider: a git bundle inside an npm package, fetched by the ordinary client."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from llamabuild.core.errors import SourceError, ToolError
+from llamabuild.core.process import run
+
+if TYPE_CHECKING:
+    import pygit2
+
+    from llamabuild.core.context import Context
+    from llamabuild.recipe.model import MirrorSpec
+
+_NPM_SECONDS = 900.0
+
+
+def tree_from_npm(repository: pygit2.Repository, spec: MirrorSpec, context: Context) -> str:
+    """Put the objects of the bundle into the repository; returns the id of its head's tree.
+
+    Raises SourceError when the package cannot be fetched or holds no such bundle.
+    """
+    archive = _packed(spec, context)
+    try:
+        with tarfile.open(archive) as package:
+            bundle = package.extractfile(spec.member)
+            if bundle is None:
+                raise SourceError(f"{spec.member} in {spec.package}@{spec.version} is not a file.")
+            with bundle:
+                return _unbundle(repository, bundle, where=f"{spec.member} of {spec.package}@{spec.version}")
+    except (KeyError, tarfile.TarError, EOFError, OSError) as exc:
+        archive.unlink(missing_ok=True)
+        raise SourceError(
+            f"npm package {spec.package}@{spec.version} has no readable {spec.member}: {exc}.",
+            hint="Check the member in the recipe; the package is fetched anew next time.",
+        ) from exc
+
+
+def _packed(spec: MirrorSpec, context: Context) -> Path:
+    """The package's archive in the downloads, fetched when it is not there."""
+    folder = context.home.downloads / "npm"
+    kept = folder / f"{spec.package.replace('/', '+')}@{spec.version}.tgz"
+    if kept.is_file():
+        return kept
+    program = shutil.which("npm", path=context.env.get("PATH"))
+    if program is None:
+        raise ToolError(
+            f"npm is not installed, so {spec.package}@{spec.version} cannot be fetched.",
+            hint="Install Node.js with npm, or make the repository reachable.",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".npm-") as scratch:
+        done = run(
+            [program, "pack", f"{spec.package}@{spec.version}", "--pack-destination", scratch, "--loglevel=error"],
+            env=context.env,
+            cwd=Path(scratch),
+            log=context.home.logs / "npm.log",
+            timeout=_NPM_SECONDS,
+        )
+        archives = sorted(Path(scratch).glob("*.tgz"))
+        if not done.ok or len(archives) != 1:
+            reason = next((line for line in done.tail if "npm" in line and "ERR" in line.upper()), "no archive came")
+            raise SourceError(
+                f"npm could not fetch {spec.package}@{spec.version}: {reason}.", log=context.home.logs / "npm.log"
+            )
+        archives[0].replace(kept)
+    return kept
+
+
+def _unbundle(repository: pygit2.Repository, bundle: IO[bytes], *, where: str) -> str:
+    """Index the pack of a git bundle; returns the tree of its HEAD, or of its only ref.
+
+    libgit2 reads no bundles, and ``git fetch`` of one that lists HEAD alone brings nothing, hence dulwich.
+    """
+    import pygit2
+    from dulwich.object_store import DiskObjectStore
+
+    if not bundle.readline().startswith(b"# v2 git bundle"):
+        raise SourceError(f"{where} is not a git bundle of version 2.")
+    heads: dict[str, str] = {}
+    while (line := bundle.readline().rstrip(b"\n")) != b"":
+        if line.startswith(b"-"):
+            raise SourceError(f"{where} needs commits that are not in it.", hint="A mirror's bundle has to be whole.")
+        commit, _, name = line.decode(errors="replace").partition(" ")
+        heads[name] = commit
+    if "HEAD" not in heads and len(heads) != 1:
+        raise SourceError(f"{where} lists no HEAD.")
+    with contextlib.closing(DiskObjectStore(str(Path(repository.path) / "objects"))) as store:
+        handle, commit_pack, abort = store.add_pack()
+        try:
+            shutil.copyfileobj(bundle, handle)
+            commit_pack()
+        except BaseException:
+            abort()
+            raise
+    fresh = pygit2.Repository(repository.path)
+    head = fresh[heads.get("HEAD") or next(iter(heads.values()))]
+    return str(head.peel(pygit2.Tree).id)

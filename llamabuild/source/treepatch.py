@@ -1,0 +1,243 @@
+"""Apply a patch to a git tree in memory: a tree in, a tree out, no index and no work tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from llamabuild.core.errors import PatchError
+from llamabuild.source.hunks import HunkError, apply_file
+
+if TYPE_CHECKING:
+    import pygit2
+
+    from llamabuild.source.diff import FileDiff, Hunk
+
+_FILE, _EXECUTABLE, _LINK, _SUBMODULE, _FOLDER = 0o100644, 0o100755, 0o120000, 0o160000, 0o040000
+
+
+class MisfitError(Exception):
+    """A patch does not fit a tree: which file, why, and the hunk where it is one."""
+
+    def __init__(self, path: bytes, reason: str, hunk: Hunk | None = None) -> None:
+        super().__init__(reason)
+        self.path = path.decode(errors="replace")
+        self.reason = reason
+        self.hunk = hunk
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file in a tree."""
+
+    id: str
+    mode: int
+
+
+@dataclass(frozen=True)
+class PatchedTree:
+    """A tree with a patch applied."""
+
+    tree: str
+    offset: int
+    """By how many lines the hunk that was furthest off was off; 0 where all fit where they said."""
+
+
+def apply_to_tree(repository: pygit2.Repository, tree: str, files: tuple[FileDiff, ...], *, name: str) -> PatchedTree:
+    """Apply the files of a patch to ``tree``, whose objects and the result's are in ``repository``.
+
+    Raises MisfitError where a file or hunk does not fit; PatchError for a path that would leave the tree.
+    """
+    base = TreeFiles(repository, tree)
+    edits: dict[bytes, Entry | None] = {}
+    offset = 0
+    for diff in files:
+        for path in (diff.old_path, diff.new_path):
+            if path is not None:
+                check_path(path, name)
+        # A later part of the patch sees what an earlier one did to the same file; a copy or rename sees the tree as it
+        # was before.
+        moved = diff.old_path != diff.new_path
+        entry = _preimage(base, edits, diff, moved=moved)
+        data = base.read(entry) if entry is not None else b""
+        try:
+            result = apply_file(data, diff) if diff.hunks or diff.binary is not None else None
+        except HunkError as exc:
+            raise MisfitError(diff.path, exc.reason, exc.hunk) from exc
+        if diff.old_path is not None and diff.new_path is None:
+            if result is not None and result.data:
+                raise MisfitError(diff.path, "it is to be deleted, but has more in it than the patch removes")
+            edits[diff.old_path] = None
+            continue
+        if diff.new_path is None:
+            raise MisfitError(diff.path, "the patch names no file")
+        _make_way(base, edits, diff)
+        offset = result.offset if result is not None and abs(result.offset) > abs(offset) else offset
+        content = result.data if result is not None else data
+        old_mode = entry.mode if entry is not None else _FILE
+        mode = diff.new_mode if diff.new_mode is not None else old_mode
+        edits[diff.new_path] = Entry(str(repository.create_blob(content)), _normal(mode))
+        if moved and diff.old_path is not None and not diff.copied:
+            edits.setdefault(diff.old_path, None)
+    return PatchedTree(write_edits(repository, tree, edits), offset)
+
+
+class TreeFiles:
+    """Files of a tree by path, with nothing read ahead."""
+
+    def __init__(self, repository: pygit2.Repository, tree: str) -> None:
+        self._repository = repository
+        self._tree = repository[tree]
+
+    def get(self, path: bytes) -> Entry | None:
+        """The entry at a path; None where there is none. A folder's mode is 0o040000."""
+        node = self._tree
+        parts = path.split(b"/")
+        for index, part in enumerate(parts):
+            found = _child(node, part)
+            if found is None:
+                return None
+            if index == len(parts) - 1:
+                return Entry(str(found.id), int(found.filemode))
+            if int(found.filemode) != _FOLDER:
+                return None
+            node = self._repository[found.id]
+        return None
+
+    def through_link(self, path: bytes) -> bool:
+        """Whether a folder of the path is a symbolic link in the tree."""
+        parts = path.split(b"/")
+        return any(
+            entry is not None and entry.mode == _LINK
+            for end in range(1, len(parts))
+            for entry in [self.get(b"/".join(parts[:end]))]
+        )
+
+    def read(self, entry: Entry) -> bytes:
+        """A file's bytes (a link's target); nothing for a submodule."""
+        return b"" if entry.mode == _SUBMODULE else bytes(self._repository[entry.id].data)
+
+
+def _child(tree: pygit2.Tree, name: bytes) -> pygit2.Object | None:
+    try:
+        return tree[name.decode()]
+    except KeyError:
+        return None
+    except UnicodeDecodeError:
+        return next((each for each in tree if each.raw_name == name), None)
+
+
+def _preimage(base: TreeFiles, edits: dict[bytes, Entry | None], diff: FileDiff, *, moved: bool) -> Entry | None:
+    path = diff.old_path
+    if path is None:
+        return None
+    if base.through_link(path):
+        raise MisfitError(path, "it is beyond a symbolic link")
+    entry = base.get(path) if moved or path not in edits else edits[path]
+    if entry is None:
+        raise MisfitError(path, "there is no such file")
+    if entry.mode == _FOLDER:
+        raise MisfitError(path, "it is a folder")
+    if diff.old_mode is not None and (diff.old_mode ^ entry.mode) & 0o170000:
+        raise MisfitError(path, "it is another kind of file (a link, a submodule)")
+    if diff.binary is not None:
+        if diff.old_id is None or diff.new_id is None or len(diff.old_id) < 40:
+            raise MisfitError(path, "a binary patch has to name the whole ids in its index line")
+        if diff.old_id != entry.id:
+            raise MisfitError(path, "the binary patch is for another content")
+    return entry
+
+
+def _make_way(base: TreeFiles, edits: dict[bytes, Entry | None], diff: FileDiff) -> None:
+    """Refuse a new path that is taken, by a file, by a folder, or by a link or file above it."""
+    path = diff.new_path or b""
+    if base.through_link(path):
+        raise MisfitError(path, "it is beyond a symbolic link")
+    if path == diff.old_path:
+        return
+    there = edits[path] if path in edits else base.get(path)
+    if there is not None:
+        raise MisfitError(path, "it exists already")
+
+
+def _normal(mode: int) -> int:
+    if mode in {_LINK, _SUBMODULE}:
+        return mode
+    return _EXECUTABLE if mode & 0o100 else _FILE
+
+
+def check_path(path: bytes, name: str) -> None:
+    """Refuse a path that leaves the tree or reaches into git's own folder.
+
+    Raises PatchError.
+    """
+    parts = path.split(b"/")
+    shown = path.decode(errors="replace")
+    bad = (
+        not path
+        or path.startswith(b"/")
+        or any(part in {b"", b".", b".."} for part in parts)
+        or any(_is_git(part) for part in parts)
+        or b"\\" in path
+        or b"\0" in path
+    )
+    if bad:
+        raise PatchError(
+            f"{name} wants to write {shown!r}, which is not a path inside the tree.",
+            hint="A patch like this is not applied; look at where it comes from.",
+        )
+
+
+def _is_git(part: bytes) -> bool:
+    """``.git`` in any case, as file systems that ignore case or drop ends see it."""
+    folded = part.lower().rstrip(b". ").split(b":")[0]
+    ignorable = "\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u206a\u206b\u206c\u206d\u206e\u206f\ufeff"
+    plain = folded.decode(errors="replace").translate(dict.fromkeys(map(ord, ignorable)))
+    return plain in {".git", "git~1"}
+
+
+def write_edits(repository: pygit2.Repository, tree: str, edits: dict[bytes, Entry | None]) -> str:
+    """The tree with some files set or removed; folders come and go with their files."""
+    nested: _Edits = {}
+    for path, entry in edits.items():
+        folder = nested
+        *folders, last = path.split(b"/")
+        for part in folders:
+            below = folder.get(part)
+            if not isinstance(below, dict):
+                below = folder[part] = {}
+            folder = below
+        if entry is not None or not isinstance(folder.get(last), dict):
+            folder[last] = entry
+    return _write(repository, repository[tree], nested) or write_tree(repository, {})
+
+
+def write_tree(repository: pygit2.Repository, entries: dict[bytes, Entry]) -> str:
+    """Write one tree object. libgit2's builder takes UTF-8 names alone; git takes any."""
+    import pygit2
+
+    # git sorts a folder as if its name ended in a slash.
+    names = sorted(entries, key=lambda name: name + b"/" if entries[name].mode == _FOLDER else name)
+    raw = b"".join(b"%o %s\0%s" % (entries[name].mode, name, bytes.fromhex(entries[name].id)) for name in names)
+    return str(repository.odb.write(pygit2.enums.ObjectType.TREE, raw))
+
+
+_Edits: TypeAlias = "dict[bytes, Entry | _Edits | None]"
+
+
+def _write(repository: pygit2.Repository, tree: pygit2.Tree | None, edits: _Edits) -> str | None:
+    """A tree with edits; None where nothing is left in it."""
+    entries = {each.raw_name: Entry(str(each.id), int(each.filemode)) for each in tree or ()}
+    for name, edit in edits.items():
+        there = entries.get(name)
+        if isinstance(edit, dict):
+            below = repository[there.id] if there is not None and there.mode == _FOLDER else None
+            written = _write(repository, below, edit)
+            entry = Entry(written, _FOLDER) if written is not None else None
+        else:
+            entry = edit
+        if entry is not None:
+            entries[name] = entry
+        else:
+            entries.pop(name, None)
+    return write_tree(repository, entries) if entries else None
