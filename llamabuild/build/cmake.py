@@ -12,6 +12,7 @@ from scikit_build_core.cmake import CMake, CMaker
 from scikit_build_core.errors import CMakeNotFoundError
 
 from llamabuild.build.cachefile import read_cache, stale_reason, stamp_of, write_stamp
+from llamabuild.build.hold import holding
 from llamabuild.build.host import Host
 from llamabuild.build.jobs import default_jobs
 from llamabuild.build.launchers import launcher_entries, launcher_env, needs_network
@@ -19,7 +20,7 @@ from llamabuild.build.model import BuildTree, BuiltFile
 from llamabuild.build.network import downloads_found, namespace_prefix
 from llamabuild.build.ninja import STATUS, NinjaReader, cmake_errors
 from llamabuild.core.errors import BuildError, ToolError
-from llamabuild.core.files import locked, remove_tree
+from llamabuild.core.files import remove_tree
 from llamabuild.core.process import run
 
 if TYPE_CHECKING:
@@ -68,13 +69,13 @@ def configure_and_build(
     name = "-".join((patched.lock.recipe, target.name, *re.findall(r"\w+", target.arch)))
     lock_file = context.home.locks / f"build-{source.name}-{folder.name}.lock"
     waiting = f"waiting for another run that builds {folder}"
-    with locked(lock_file, on_wait=waiting, say=context.console.note):
+    with holding(lock_file, on_wait=waiting, say=context.console.note) as held:
         log = context.home.logs / f"build-{name}.log"
         log.unlink(missing_ok=True)
         _prepare_folder(folder, stamp_of(source, target, toolchain), context)
         prefix = () if needs_network(toolchain.options) else namespace_prefix(Host.of(context))
         driver = _driver(source, folder, target, env=_environment(patched, source, toolchain, context), prefix=prefix)
-        driver.log = log
+        driver.log, driver.held = log, (held,)
         entries = _entries(target, toolchain)
         with context.console.step(f"configure {name}"):
             configuration = _configure(driver, target, entries, context)
@@ -105,17 +106,19 @@ class _Driver(CMaker):
 
     log: Path = Path()
     prefix: tuple[str, ...] = ()
+    held: tuple[int, ...] = ()
+    """Descriptors that the tools keep open."""
 
     def run_configure(self, defines: dict[str, str]) -> Completed:
         """Configure; the whole output is kept."""
         arguments = self._compute_cmake_args(defines, None)
         argv = [*self.prefix, str(self.cmake.cmake_path), *arguments, "-GNinja", "-Wno-dev"]
-        return run(argv, env=self.env, log=self.log, tail_lines=None)
+        return run(argv, env=self.env, log=self.log, tail_lines=None, pass_fds=self.held)
 
     def run_build(self, targets: list[str], jobs: int, reader: NinjaReader) -> Completed:
         """Build the named targets."""
         argv = [*self.prefix, str(self.cmake.cmake_path), "--build", str(self.build_dir), "-j", str(jobs), "--target"]
-        return run([*argv, *targets], env=self.env, log=self.log, on_line=reader.feed)
+        return run([*argv, *targets], env=self.env, log=self.log, on_line=reader.feed, pass_fds=self.held)
 
 
 def _driver(source: Path, folder: Path, target: Target, *, env: dict[str, str], prefix: tuple[str, ...]) -> _Driver:
