@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -18,9 +20,14 @@ class Entry:
     link: str | None
     """The link's target, relative to the folder the link is in; None for a file."""
     origin: str
-    """Who it belongs to: ``llama.cpp``, a component's name, ``system``."""
+    """Who it belongs to: ``llama.cpp``, a component's name, a system package's name, ``system``."""
     edit: bool
-    """An ELF whose rpath and debug sections may be edited."""
+    """An ELF whose rpath is set to ``rpath``; where false, the file keeps every byte that thinning leaves it."""
+    rpath: str | None = None
+    strip: bool = False
+    """Remove debug sections and the static symbol table before the rpath is set."""
+    thin: tuple[str, ...] = ()
+    """Archs whose device code is kept; empty leaves all of it."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,33 @@ class BundlePlan:
     name: str
     """``llama-<recipe>-<target>[-<arch>]``: the top folder's and the archives' name."""
     entries: tuple[Entry, ...]
+    """Sorted by destination."""
     rpath: Literal["rpath", "runpath"]
+    notes: tuple[str, ...] = ()
+    """What a user should know, one sentence each: a licence that was not found, a library without the arch."""
+
+
+@dataclass(frozen=True)
+class Thinned:
+    """What thinning did to one file."""
+
+    kept: tuple[str, ...]
+    """Archs whose code is left."""
+    zeroed: tuple[str, ...]
+    """Archs whose code is gone."""
+    zeroed_bytes: int
+    sha256_before: str
+    sha256_after: str
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """How a staged file differs from the one it was copied from."""
+
+    destination: str
+    stripped: bool = False
+    rpath: Literal["unchanged", "in-place", "rewritten"] = "unchanged"
+    thinned: Thinned | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +74,8 @@ class StagedBundle:
     root: Path
     date: int
     """Seconds since the epoch: the time of every file in an archive of it."""
+    changes: tuple[FileChange, ...] = ()
+    """Files that are not byte for byte what they were copied from, sorted."""
 
 
 @dataclass(frozen=True)

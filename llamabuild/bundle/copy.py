@@ -1,0 +1,96 @@
+"""Copy files as cheaply as the file system allows, holes kept."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FICLONE = 0x40049409
+_CHUNK = 1 << 27
+
+
+def copy_file(source: Path, destination: Path, *, share: bool = False) -> None:
+    """Copy a file's bytes to a new file with mode 0755 or 0644, as the source can be run or not.
+
+    Tried in this order: a reflink; with ``share`` a hard link, for a file that nobody will edit (its mode is then the
+    source's); the kernel's own copy, skipping holes. Raises OSError, ``EEXIST`` where the destination exists.
+    """
+    mode = 0o755 if source.stat().st_mode & 0o111 else 0o644
+    with source.open("rb") as reader:
+        descriptor = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            if _reflinked(reader.fileno(), descriptor):
+                return
+            if not share:
+                _copy_data(reader.fileno(), descriptor)
+                os.fchmod(descriptor, mode)
+                return
+        finally:
+            os.close(descriptor)
+        destination.unlink()
+        try:
+            # Another file system, or a kernel that guards other people's files against links.
+            os.link(source, destination, follow_symlinks=True)
+        except OSError:
+            copy_file(source, destination)
+
+
+def _reflinked(source: int, destination: int) -> bool:
+    try:
+        fcntl.ioctl(destination, _FICLONE, source)
+    except OSError:
+        return False
+    return True
+
+
+def _copy_data(source: int, destination: int) -> None:
+    size = os.fstat(source).st_size
+    at = 0
+    while at < size:
+        try:
+            start = os.lseek(source, at, os.SEEK_DATA)
+            end = os.lseek(source, start, os.SEEK_HOLE)
+        except OSError as exc:
+            if exc.errno != errno.ENXIO:
+                raise
+            break
+        _copy_range(source, destination, start=start, end=end)
+        at = end
+    os.ftruncate(destination, size)
+
+
+def _copy_range(source: int, destination: int, *, start: int, end: int) -> None:
+    at = start
+    while at < end:
+        try:
+            done = os.copy_file_range(source, destination, min(_CHUNK, end - at), at, at)
+        except OSError as exc:
+            if exc.errno not in {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}:
+                raise
+            data = os.pread(source, min(1 << 20, end - at), at)
+            done = os.pwrite(destination, data, at)
+        if done == 0:
+            break
+        at += done
+
+
+def punch_hole(descriptor: int, *, offset: int, size: int) -> bool:
+    """Give a zeroed range's blocks back to the file system; whether it can.
+
+    The range reads as zeros afterwards. There is no call for it in Python's library, so libc's is used.
+    """
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    with contextlib.suppress(AttributeError):
+        fallocate = libc.fallocate64
+        fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+        keep_size, hole = 0x1, 0x2
+        return bool(fallocate(descriptor, keep_size | hole, offset, size) == 0)
+    return False
