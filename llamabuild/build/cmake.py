@@ -15,7 +15,7 @@ from llamabuild.build.cachefile import read_cache, stale_reason, stamp_of, write
 from llamabuild.build.hold import holding
 from llamabuild.build.host import Host
 from llamabuild.build.jobs import default_jobs
-from llamabuild.build.launchers import launcher_entries, launcher_env, needs_network
+from llamabuild.build.launchers import launcher_entries, launcher_env, needs_network, path_flags
 from llamabuild.build.model import BuildTree, BuiltFile
 from llamabuild.build.network import downloads_found, namespace_prefix
 from llamabuild.build.ninja import STATUS, NinjaReader, cmake_errors
@@ -76,7 +76,7 @@ def configure_and_build(
         prefix = () if needs_network(toolchain.options) else namespace_prefix(Host.of(context))
         driver = _driver(source, folder, target, env=_environment(patched, source, toolchain, context), prefix=prefix)
         driver.log, driver.held = log, (held,)
-        entries = _entries(target, toolchain)
+        entries = _entries(target, toolchain, source)
         with context.console.step(f"configure {name}"):
             configuration = _configure(driver, target, entries, context)
         if not prefix:
@@ -157,7 +157,7 @@ def _environment(patched: PatchedSource, source: Path, toolchain: Toolchain, con
     }
 
 
-def _entries(target: Target, toolchain: Toolchain) -> tuple[tuple[str, str], ...]:
+def _entries(target: Target, toolchain: Toolchain, source: Path) -> tuple[tuple[str, str], ...]:
     """Everything that is passed with -D: the target's own, and where this machine's tools are."""
     ninja = toolchain.tool("ninja")
     entries = {
@@ -167,6 +167,7 @@ def _entries(target: Target, toolchain: Toolchain) -> tuple[tuple[str, str], ...
         **launcher_entries(target, toolchain),
         **dict(toolchain.entries),
         **dict(target.entries),
+        **path_flags(target, toolchain.options, source=source),
     }
     return tuple(sorted(entries.items()))
 
@@ -201,10 +202,10 @@ def _refuse_unused(driver: _Driver, target: Target, done: Completed, context: Co
     for name, value in target.entries:
         entry = cache.get(name)
         undeclared = entry is not None and entry.type == "UNINITIALIZED" and not name.startswith("CMAKE_")
-        if name not in warned and not (undeclared and name not in _READ_UNDECLARED):
+        if name not in warned and (not undeclared or name in _READ_UNDECLARED):
             continue
-        if name not in target.asked and value in {"", "OFF"}:
-            # Our own wish to have something off, on a tree that does not have it.
+        if name not in target.asked and (value in {"", "OFF"} or name in _READ_UNDECLARED):
+            # Our own wish to have something off, or stamped, on a tree that does not have it.
             context.console.detail(f"{name} is unknown to this tree")
             continue
         known = [other.name for other in cache.values() if other.type not in {"UNINITIALIZED", "INTERNAL", "STATIC"}]

@@ -16,11 +16,29 @@ def needs_network(options: BuildOptions) -> bool:
     return options.farm is not None or options.remote_cache is not None
 
 
+def _languages(target: Target) -> list[str]:
+    return ["C", "CXX", *(name.upper() for name in ("cuda", "hip") if name in target.backends)]
+
+
 def launcher_entries(target: Target, toolchain: Toolchain) -> dict[str, str]:
     """CMake's launcher entries for the languages of a target."""
     tool = toolchain.tool(toolchain.options.launcher)
-    languages = ["C", "CXX", *(name.upper() for name in ("cuda", "hip") if name in target.backends)]
+    languages = _languages(target)
     return {f"CMAKE_{language}_COMPILER_LAUNCHER": str(tool.path) for language in languages} if tool else {}
+
+
+def path_flags(target: Target, options: BuildOptions, *, source: Path) -> dict[str, str]:
+    """Compiler flags that keep the source tree's path out of ``__FILE__``, added to what the recipe sets.
+
+    None with ccache, which hands the compiler relative paths: there a map would spoil what two trees share.
+    """
+    if options.launcher == "ccache":
+        return {}
+    map_ = f"-ffile-prefix-map={source}=."
+    flags = {"C": map_, "CXX": map_, "CUDA": f"-Xcompiler={map_}", "HIP": map_}
+    written = dict(target.entries)
+    names = {f"CMAKE_{language}_FLAGS": flags[language] for language in _languages(target)}
+    return {name: f"{written.get(name, '')} {flag}".strip() for name, flag in names.items()}
 
 
 def launcher_env(options: BuildOptions, *, source: Path, context: Context) -> dict[str, str]:
