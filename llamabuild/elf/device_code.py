@@ -30,6 +30,8 @@ class DeviceCode:
     sass: tuple[tuple[str, int], ...] = ()
     ptx: tuple[tuple[str, int], ...] = ()
     gfx: tuple[tuple[str, int], ...] = ()
+    emptied: tuple[tuple[str, int], ...] = ()
+    """gfx code objects that were overwritten by zeros, to thin a file to one arch; not counted in ``gfx``."""
     compressed: int = 0
     """How many of all images are compressed."""
     kpack: tuple[str, ...] = ()
@@ -40,7 +42,7 @@ class DeviceCode:
     @property
     def carried(self) -> bool:
         """Whether there is device code here, or should be."""
-        return bool(self.sass or self.ptx or self.gfx or self.kpack or self.problem)
+        return bool(self.sass or self.ptx or self.gfx or self.emptied or self.kpack or self.problem)
 
 
 def read_device_code(elf: ElfFile) -> DeviceCode | None:
@@ -61,7 +63,7 @@ def read_device_code(elf: ElfFile) -> DeviceCode | None:
 
 
 def _read(data: mmap.mmap, sections: Mapping[str, tuple[int, int]]) -> DeviceCode:
-    counts: dict[str, Counter[str]] = {"sass": Counter(), "ptx": Counter(), "gfx": Counter(), "other": Counter()}
+    counts: dict[str, Counter[str]] = {"sass": Counter(), "ptx": Counter(), "gfx": Counter(), "emptied": Counter()}
     compressed = 0
     problem = ""
     kpack: tuple[str, ...] = ()
@@ -69,12 +71,13 @@ def _read(data: mmap.mmap, sections: Mapping[str, tuple[int, int]]) -> DeviceCod
         if fatbin_nv.SECTION in sections:
             offset, size = sections[fatbin_nv.SECTION]
             for image in fatbin_nv.iter_images(data, offset=offset, size=size):
-                counts[image.kind][image.arch] += 1
+                if image.kind != "other":
+                    counts[image.kind][image.arch] += 1
                 compressed += image.compressed
         if fatbin_hip.SECTION in sections:
             offset, size = sections[fatbin_hip.SECTION]
             for code in fatbin_hip.iter_images(data, offset=offset, size=size):
-                counts["gfx"][code.arch] += 1
+                counts["emptied" if code.emptied else "gfx"][code.arch] += 1
                 compressed += code.compressed
     except ValueError as exc:
         problem = str(exc)
@@ -87,6 +90,7 @@ def _read(data: mmap.mmap, sections: Mapping[str, tuple[int, int]]) -> DeviceCod
         sass=tuple(sorted(counts["sass"].items())),
         ptx=tuple(sorted(counts["ptx"].items())),
         gfx=tuple(sorted(counts["gfx"].items())),
+        emptied=tuple(sorted(counts["emptied"].items())),
         compressed=compressed,
         kpack=kpack,
         problem=problem,

@@ -36,6 +36,8 @@ class HipImage:
     size: int
     """Bytes of the code object, decompressed."""
     compressed: bool
+    emptied: bool
+    """Overwritten by zeros: the entry is there, the code is not. Bundles are thinned to one arch like this."""
 
 
 def iter_images(data: mmap | bytes, *, offset: int, size: int) -> Iterator[HipImage]:
@@ -97,7 +99,10 @@ def _table(data: mmap | bytes, start: int, end: int, *, compressed: bool) -> tup
         reach = max(reach, place - start, offset + size)
         kind, _, arch = target.partition("--")
         if arch and not kind.startswith("host") and size:
-            images.append(HipImage(arch=arch.lstrip("-"), size=size, compressed=compressed))
+            code = bytes(data[start + offset : start + offset + 4])
+            images.append(
+                HipImage(arch=arch.lstrip("-"), size=size, compressed=compressed, emptied=code == bytes(4))
+            )
     return images, reach
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "note"]
@@ -29,6 +29,8 @@ class Report:
 
     subject: str
     findings: tuple[Finding, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What was seen, beside what is wrong: sizes, floors, device code."""
 
     @property
     def ok(self) -> bool:
@@ -42,4 +44,5 @@ class Report:
             "ok": self.ok,
             "subject": self.subject,
             "findings": [asdict(finding) for finding in self.findings],
+            "facts": self.facts,
         }

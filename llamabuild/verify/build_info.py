@@ -1,0 +1,78 @@
+"""BUILD_INFO.json as verification reads it: what the bundle claims about itself."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from llamabuild.bundle.manifest import JSON_NAME, TEXT_NAME
+from llamabuild.verify.subject import Expected
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SELF = frozenset({JSON_NAME, TEXT_NAME})
+"""Files that cannot list their own digests."""
+
+_LIMIT = 64 << 20
+
+
+def read_build_info(root: Path) -> tuple[Mapping[str, Any] | None, str]:
+    """The document in ``root``, or None with the reason; no reason where there is no such file."""
+    path = root / JSON_NAME
+    if not path.is_file():
+        return None, ""
+    try:
+        if path.stat().st_size > _LIMIT:
+            return None, f"it has {path.stat().st_size} bytes"
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as exc:
+        return None, str(exc)
+    if not isinstance(document, dict):
+        return None, f"it is a {type(document).__name__}, not an object"
+    if document.get("schema") != 1:
+        return None, f"its schema is {document.get('schema')!r}, not 1"
+    return document, ""
+
+
+def claimed_by(info: Mapping[str, Any]) -> Expected:
+    """What the document promises; a key of the wrong type counts as missing (and has a finding of its own)."""
+    number = info.get("build_number")
+    config = {
+        str(entry.get("name")): str(entry.get("value"))
+        for entry in _list(info.get("cmake_config"))
+        if isinstance(entry, dict)
+    }
+    return Expected(
+        source=JSON_NAME,
+        backends=tuple(str(each) for each in _list(info.get("backends"))) or None,
+        arch=_text(info.get("arch")),
+        features=tuple(str(each) for each in _list(info.get("features"))),
+        build_number=number if isinstance(number, int) else None,
+        commit=_text(info.get("upstream_base_commit")) or _text(info.get("build_commit")),
+        glibc_floor=_text(info.get("glibc_floor_asked")) or None,
+        rpath=_text(info.get("rpath_kind")),
+        rccl=_switch(config.get("GGML_HIP_RCCL")),
+        nccl=_switch(config.get("GGML_CUDA_NCCL")),
+        cpu_variants=_switch(config.get("GGML_CPU_ALL_VARIANTS")) or False,
+    )
+
+
+def listed_files(info: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Path → SHA-256 of the files, and path → target of the links, that the document lists."""
+    records = [record for record in _list(info.get("files")) if isinstance(record, dict) and "path" in record]
+    files = {str(record["path"]): str(record.get("sha256", "")) for record in records if "link" not in record}
+    return files, {str(record["path"]): str(record["link"]) for record in records if "link" in record}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _switch(value: str | None) -> bool | None:
+    return None if value is None else value.upper() in {"ON", "TRUE", "YES", "Y", "1"}

@@ -1,0 +1,246 @@
+"""Programs and plugins as they run: started elsewhere, they answer, tell their version and load their plugins."""
+
+from __future__ import annotations
+
+import re
+import signal
+import stat
+from typing import TYPE_CHECKING
+
+from llamabuild.verify.kinds import Kind
+from llamabuild.verify.subject import backend_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from llamabuild.verify.findings import Finding
+    from llamabuild.verify.relocate import Started
+    from llamabuild.verify.subject import File, Subject
+
+MISSING = Kind(
+    "program.missing",
+    "error",
+    "A program that the recipe lists is not in bin/.",
+    "Build it (it is a CMake target of that name) and stage it.",
+)
+NOT_EXECUTABLE = Kind(
+    "program.not-executable", "error", "A program's execute permission is not set for everybody.", "Set mode 0755."
+)
+FAILS = Kind(
+    "program.fails",
+    "error",
+    "A program that was moved to another path and started with an empty environment did not answer and end with "
+    "status 0.",
+    "Read the evidence: a library that is not found has a finding of its own.",
+)
+VERSION = Kind(
+    "program.version",
+    "error",
+    "A program tells another build number or commit than the bundle claims. A shallow clone counts 'build 1'; a "
+    "library of another build tells that one's.",
+    "Pass -DLLAMA_BUILD_NUMBER and -DLLAMA_BUILD_COMMIT, and take all files from one build.",
+)
+NOT_RUN = Kind(
+    "program.not-run",
+    "warning",
+    "Programs were not started, so nothing is known about whether they can be.",
+    "Verify on a machine of that kind, and without --no-run.",
+)
+SAME_USER = Kind(
+    "program.same-user",
+    "note",
+    "Programs were started as the present user: becoming another one takes root's rights, and a place others can "
+    "reach.",
+    "Verify as root, in a container for example, to try it.",
+)
+PLUGIN_FAILS = Kind(
+    "plugin.not-loaded",
+    "error",
+    "A plugin beside the programs was not loaded by any of them. In a release build ggml says nothing then; the device "
+    "is just missing.",
+    "Start the program with LD_DEBUG=libs and look for the plugin's name.",
+)
+PLUGIN_UNTRIED = Kind(
+    "plugin.not-tried",
+    "note",
+    "A plugin could not be loaded here because its driver's library is not on this machine, so loading it is untested.",
+    "Run llamabuild smoke on a machine with that GPU.",
+)
+PLUGIN_MISPLACED = Kind(
+    "plugin.misplaced",
+    "error",
+    "A plugin lies where ggml does not look: it looks in the folder of the running program (and in the current one).",
+    "Put it beside the programs, in bin/.",
+)
+PLUGIN_NAME = Kind(
+    "plugin.name",
+    "error",
+    "A backend's library has a name that ggml never opens: it opens libggml-<name>-*.so, then libggml-<name>.so. A "
+    "version behind the .so, or the hash that a wheel repair tool puts in, hides it.",
+    "Name it libggml-<name>.so, or add a link of that name.",
+)
+PLUGIN_MISSING = Kind(
+    "plugin.missing",
+    "error",
+    "A backend that was promised has no library in the bundle.",
+    "See whether configure took the backend: llamabuild inspect on the build folder.",
+)
+PLUGIN_UNDECLARED = Kind(
+    "plugin.undeclared",
+    "error",
+    "The bundle holds a backend that nobody promised: a file of another target's bundle, or an option on by accident.",
+    "Remove it, or name the backend in the recipe.",
+)
+
+KINDS = (
+    MISSING,
+    NOT_EXECUTABLE,
+    FAILS,
+    VERSION,
+    NOT_RUN,
+    SAME_USER,
+    PLUGIN_FAILS,
+    PLUGIN_UNTRIED,
+    PLUGIN_MISPLACED,
+    PLUGIN_NAME,
+    PLUGIN_MISSING,
+    PLUGIN_UNDECLARED,
+)
+
+ARGUMENTS = (("--version",), ("--help",), ("--list-devices",))
+"""What each of llama.cpp's programs is started with. ``--list-devices`` is asked of those whose help names it."""
+
+_LOADED = re.compile(r"loaded \S+ backend from (\S.*)$", re.MULTILINE)
+_BACKEND_FILE = re.compile(r"^libggml-(cpu|cuda|hip|vulkan|metal|sycl|opencl|rpc|blas|musa|cann|kompute)\b")
+_BUILD = re.compile(r"build:?\s+(\d+)|version:\s+(\d+)\s+\(")
+
+
+def check(subject: Subject) -> Iterator[Finding]:
+    """What can be told of programs and plugins without starting anything."""
+    here = {file.path for file in subject.programs}
+    for name in subject.expected.programs:
+        if f"bin/{name}" not in here and not any(path.endswith(f"/{name}") for path in here):
+            yield MISSING.at(f"bin/{name}", f"The program {name} is not in bin/.", evidence=subject.expected.source)
+    executable = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
+    for file in subject.programs:
+        if file.mode & executable != executable:
+            yield NOT_EXECUTABLE.at(
+                file.path, f"{file.path} is not executable for everybody.", evidence=stat.filemode(file.mode)
+            )
+    yield from _plugin_places(subject)
+    yield from _plugin_set(subject)
+
+
+def _plugin_places(subject: Subject) -> Iterator[Finding]:
+    homes = {file.folder for file in subject.programs}
+    names = {file.name for file in subject.plugins} | {path.rpartition("/")[2] for path in subject.links}
+    for file in subject.elves:
+        found = _BACKEND_FILE.match(file.name)
+        if not found or (file.elf and file.elf.kind != "shared"):
+            continue
+        linked = _is_linked(subject, file)
+        hashed = re.search(r"-[0-9a-f]{8}\.so$", file.name) and not linked
+        if not file.name.endswith(".so") and f"libggml-{found[1]}.so" not in names:
+            yield PLUGIN_NAME.at(file.path, f"{file.path} has a name that ggml does not look for.")
+        elif hashed:
+            yield PLUGIN_NAME.at(file.path, f"{file.path} has a hash in its name.", severity="warning")
+        elif homes and file.folder not in homes and not linked:
+            yield PLUGIN_MISPLACED.at(
+                file.path, f"{file.path} is not beside the programs.", evidence=f"programs: {', '.join(sorted(homes))}"
+            )
+
+
+def _is_linked(subject: Subject, file: File) -> bool:
+    """Whether another file of the bundle names it as NEEDED: then it is a library like any other, not a plugin."""
+    names = {file.name, file.elf.soname if file.elf else None}
+    return any(other.elf and names & set(other.elf.needed) for other in subject.elves)
+
+
+def _plugin_set(subject: Subject) -> Iterator[Finding]:
+    promised = subject.expected.backends
+    if promised is None:
+        return
+    here = {backend_of(file.name): file for file in subject.elves if _BACKEND_FILE.match(file.name)}
+    for name in promised:
+        if name not in here:
+            yield PLUGIN_MISSING.at(f"bin/libggml-{name}.so", f"The backend {name} has no library in the bundle.")
+    for name, file in sorted(here.items()):
+        if name not in {*promised, "cpu"}:
+            yield PLUGIN_UNDECLARED.at(
+                file.path, f"{file.path} is a backend that {subject.expected.source} does not name."
+            )
+
+
+def judge_runs(subject: Subject, runs: Sequence[Started]) -> Iterator[Finding]:
+    """Judge what the started programs answered."""
+    for run in runs:
+        if not run.ok:
+            yield FAILS.at(
+                run.program,
+                f"{run.program} {' '.join(run.arguments)} {_how(run)}.",
+                evidence=" | ".join(run.output.strip().splitlines()[-3:]),
+            )
+    yield from _versions(subject, [run for run in runs if run.ok and run.arguments == ("--version",)])
+    yield from _loads(subject, runs)
+
+
+def _how(run: Started) -> str:
+    if run.returncode is None:
+        return f"could not be run: {run.error}"
+    if run.returncode < 0:
+        return f"was ended by {signal.Signals(-run.returncode).name}"
+    return f"ended with status {run.returncode}"
+
+
+def _versions(subject: Subject, runs: Sequence[Started]) -> Iterator[Finding]:
+    number, commit = subject.expected.build_number, subject.expected.commit
+    for run in runs:
+        line = next((line for line in run.output.splitlines() if line.startswith("version:")), "")
+        told = _BUILD.search(line)
+        if number is not None and (not told or int(told[1] or told[2]) != number):
+            yield VERSION.at(
+                run.program, f"{run.program} does not tell build {number}.", evidence=line or run.output[-200:]
+            )
+        elif commit and not any(commit.startswith(word) for word in re.findall(r"\b[0-9a-f]{7,40}\b", line)):
+            yield VERSION.at(run.program, f"{run.program} does not tell commit {commit[:9]}.", evidence=line)
+
+
+def _loads(subject: Subject, runs: Sequence[Started]) -> Iterator[Finding]:
+    listed = [run for run in runs if run.ok and run.arguments == ("--list-devices",)]
+    if not listed:
+        return
+    loaded = {match.rpartition("/")[2] for run in listed for match in _LOADED.findall(run.output)}
+    homes = {file.folder for file in subject.programs}
+    here = [file for file in subject.plugins if file.folder in homes and not _is_linked(subject, file)]
+    families: dict[str, list[File]] = {}
+    for file in here:
+        families.setdefault(backend_of(file.name), []).append(file)
+    for name, files in sorted(families.items()):
+        # Of the variants of one backend (libggml-cpu-zen4.so, …) ggml loads the one that suits the machine best.
+        if any(file.name in loaded for file in files):
+            continue
+        drivers = sorted({each for file in files for each in _drivers_absent(file)})
+        if drivers:
+            yield PLUGIN_UNTRIED.at(
+                files[0].path,
+                f"{files[0].path} could not be loaded here.",
+                evidence=f"not on this machine: {', '.join(drivers)}",
+            )
+        else:
+            tail = " | ".join(listed[0].output.strip().splitlines()[-3:])
+            yield PLUGIN_FAILS.at(files[0].path, f"No program loaded the {name} plugin {files[0].path}.", evidence=tail)
+
+
+def _drivers_absent(file: File) -> list[str]:
+    from llamabuild.elf.closure import system_folders
+    from llamabuild.elf.policy import LibraryPolicy
+
+    if file.elf is None:
+        return []
+    folders = system_folders(machine=file.elf.machine)
+    policy = LibraryPolicy()
+    return [
+        name
+        for name in file.elf.needed
+        if policy.classify(name) == "driver" and not any((folder / name).exists() for folder in folders)
+    ]

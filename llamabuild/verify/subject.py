@@ -1,0 +1,153 @@
+"""What is verified: every file and link of a folder, each file read once, and what is expected of them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from llamabuild.elf.device_code import DeviceCode
+    from llamabuild.elf.read import DynamicSymbol, ElfFile
+
+_GPU_MACHINES = frozenset({"EM_AMDGPU", "EM_CUDA", "224", "190"})
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A place where a content pattern matched."""
+
+    pattern: str
+    """``build-path`` or ``secret``."""
+    text: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class File:
+    """A regular file after its one reading."""
+
+    path: str
+    """Relative to the root, with ``/``."""
+    real: Path
+    size: int
+    mode: int
+    sha256: str
+    head: bytes
+    """The first bytes, enough for a magic number."""
+    elf: ElfFile | None = None
+    elf_error: str = ""
+    """Why an ELF file could not be read; empty for one that could, and for all that is no ELF file."""
+    device: DeviceCode | None = None
+    hits: tuple[Hit, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def folder(self) -> str:
+        """The path without its last part; empty at the root."""
+        return self.path.rpartition("/")[0]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a recipe, or the bundle's own BUILD_INFO, promises. None and empty: nothing was promised."""
+
+    source: str = ""
+    """Who promises: ``recipe NAME`` or ``BUILD_INFO.json``; empty for nobody."""
+    backends: tuple[str, ...] | None = None
+    arch: str = ""
+    programs: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    build_number: int | None = None
+    commit: str = ""
+    """Full id of the pinned upstream commit."""
+    tree: str = ""
+    """Full id of the pinned upstream tree."""
+    glibc_floor: str | None = None
+    rpath: str = ""
+    """``rpath`` or ``runpath``."""
+    rccl: bool | None = None
+    nccl: bool | None = None
+    cpu_variants: bool = False
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A folder under verification."""
+
+    root: Path
+    name: str
+    """Of the top folder, where it means something; empty for an archive without one."""
+    files: Mapping[str, File]
+    links: Mapping[str, str]
+    """Path → target as written."""
+    folders: Mapping[str, int]
+    """Path → mode; the root is the empty path."""
+    special: tuple[str, ...]
+    """Neither file, folder nor link."""
+    unreadable: Mapping[str, str]
+    """Path → why."""
+    build_info: Mapping[str, Any] | None
+    build_info_error: str
+    expected: Expected = field(default_factory=Expected)
+
+    @property
+    def own(self) -> bool:
+        """Whether it claims to be a bundle of this project's layout; anybody else's is held to fewer rules."""
+        return "BUILD_INFO.json" in self.files or bool(self.expected.source)
+
+    @cached_property
+    def elves(self) -> tuple[File, ...]:
+        """Programs and libraries for a CPU, in order of path; objects, archives and GPU code objects are left out."""
+        return tuple(
+            file
+            for _, file in sorted(self.files.items())
+            if file.elf and file.elf.kind != "other" and file.elf.machine not in _GPU_MACHINES
+        )
+
+    @cached_property
+    def programs(self) -> tuple[File, ...]:
+        """ELF files that a user can start."""
+        return tuple(file for file in self.elves if file.elf and file.elf.kind == "executable")
+
+    @cached_property
+    def plugins(self) -> tuple[File, ...]:
+        """Backends that ggml opens by name: ``libggml-<name>.so``, wherever they lie."""
+        return tuple(file for file in self.elves if is_plugin_name(file.name))
+
+    @cached_property
+    def by_real_path(self) -> Mapping[Path, File]:
+        """Files by their path on disk."""
+        return {file.real: file for file in self.files.values()}
+
+    def relative(self, path: Path) -> str:
+        """A path on disk as the report names it."""
+        return os.path.relpath(path, self.root) if path.is_relative_to(self.root) else str(path)
+
+    def symbols(self, file: File) -> tuple[DynamicSymbol, ...]:
+        """The dynamic symbols of one of ``elves``."""
+        from llamabuild.elf.read import read_symbols
+
+        return read_symbols(file.real)
+
+
+def is_plugin_name(name: str) -> bool:
+    """Whether a file name is one that ggml looks for (``ggml-backend-reg.cpp``), or would be without its hash."""
+    return (
+        name.startswith("libggml-")
+        and name.endswith(".so")
+        and not name.startswith(("libggml-base.", "libggml-base-", "libggml."))
+    )
+
+
+def backend_of(name: str) -> str:
+    """The backend in a plugin's name: ``cuda`` for ``libggml-cuda.so``, ``cpu`` for ``libggml-cpu-zen4.so``."""
+    return name.removeprefix("libggml-").partition(".")[0].partition("-")[0]
