@@ -134,7 +134,7 @@ def _verify_folder(
     table = load_features(context) if subject.expected.features else {}
     series = None if recipe is None else [use.name for use in recipe.series]
     found = [
-        *metadata.check(subject, from_recipe=promise, series=series),
+        *metadata.check(subject, from_recipe=promise if recipe else None, series=series),
         *(finding for check in _PURE for finding in check.check(subject)),
         *run_findings,
         *programs.judge_runs(subject, runs),

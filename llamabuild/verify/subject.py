@@ -102,7 +102,7 @@ class Subject:
     @property
     def own(self) -> bool:
         """Whether it claims to be a bundle of this project's layout; anybody else's is held to fewer rules."""
-        return "BUILD_INFO.json" in self.files or bool(self.expected.source)
+        return "BUILD_INFO.json" in self.files or self.expected.source.startswith("recipe ")
 
     @cached_property
     def elves(self) -> tuple[File, ...]:
