@@ -1,0 +1,291 @@
+"""From a build to a moved archive that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from llamabuild.build.model import BuiltFile
+from llamabuild.bundle.archive import make_archives, write_sums
+from llamabuild.bundle.manifest import write_build_info
+from llamabuild.bundle.plan import plan_bundle
+from llamabuild.bundle.stage import stage
+from llamabuild.bundle.unpack import open_archive
+from llamabuild.core.errors import BundleError
+from llamabuild.elf.closure import Search, elf_roots, resolve_closure
+
+from .conftest import compile_c
+
+if TYPE_CHECKING:
+    from llamabuild.bundle.model import StagedBundle
+
+DATE = 1_758_600_000
+NAME = "llama-small-cpu"
+
+
+def make(build, folder: Path, context, **options) -> StagedBundle:
+    plan = plan_bundle(build.tree, name=NAME, context=context, root=build.system)
+    strip = Path(shutil.which("strip"))
+    staged = stage(plan, folder, date=DATE, context=context, strip_tool=strip, **options)
+    write_build_info(staged, build=build.tree, plan=plan)
+    return staged
+
+
+def names(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_symlink() or path.is_file()}
+
+
+def test_layout(small_build, tmp_path, context):
+    staged = make(small_build, tmp_path / "stage", context)
+    assert names(staged.root) == {
+        "bin/llama-small",
+        "bin/libggml-cpu.so",
+        "lib/libggml-base.so",
+        "lib/libggml-base.so.0",
+        "lib/libggml-base.so.0.1",
+        "lib/libtool.so",
+        "lib/libextra.so.2",
+        "lib/libextra.so.2.1",
+        "licenses/llama.cpp/LICENSE",
+        "licenses/llama.cpp/LICENSE-jsonhpp",
+        "licenses/libextra2/copyright",
+        "licenses/common/GPL-3",
+        "BUILD_INFO.json",
+        "BUILD_INFO.txt",
+    }
+    assert (staged.root / "lib/libggml-base.so").readlink() == Path("libggml-base.so.0")
+    assert not list(staged.root.parent.glob(".*"))
+
+
+def test_every_file_finds_its_own(small_build, tmp_path, context):
+    """ggml-org/llama.cpp#25807: an rpath on the program alone is not enough; every ELF resolves as a root."""
+    staged = make(small_build, tmp_path / "stage", context)
+    closure = resolve_closure(elf_roots(staged.root), search=Search(inside=staged.root, system_folders=()))
+    assert {edge.origin for edge in closure.edges} == {"bundled", "system"}
+    for path in elf_roots(staged.root):
+        printed = subprocess.run(["readelf", "-dW", path], capture_output=True, text=True, check=True).stdout
+        lines = [line for line in printed.splitlines() if "(RPATH)" in line or "(RUNPATH)" in line]
+        if path.name == "libextra.so.2.1":
+            assert lines == []  # It needs nothing of the bundle, so not a byte of it is touched.
+            continue
+        (line,) = lines
+        assert "(RPATH)" in line
+        assert line.endswith("[$ORIGIN/../lib]" if path.parent.name == "bin" else "[$ORIGIN]")
+        assert str(tmp_path) not in printed
+
+
+def test_runpath_when_the_recipe_says_so(small_build, tmp_path, context):
+    tree = replace(small_build.tree, target=replace(small_build.tree.target, rpath="runpath"))
+    staged = make(replace(small_build, tree=tree), tmp_path / "stage", context)
+    printed = subprocess.run(
+        ["readelf", "-dW", staged.root / "bin/llama-small"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "(RUNPATH)" in printed
+    assert "(RPATH)" not in printed
+
+
+@pytest.mark.parametrize("form", ["tar.gz", "tar.zst"])
+def test_a_moved_archive_runs(small_build, tmp_path, context, form):
+    staged = make(small_build, tmp_path / "stage", context)
+    (artifact,) = make_archives(staged, tmp_path / "dist", context=context, formats=(form,))
+    shutil.rmtree(staged.root)
+    shutil.rmtree(small_build.tree.source)
+    root = open_archive(artifact.path, tmp_path / "elsewhere")
+    done = subprocess.run([root / "bin/llama-small"], env={}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "tool 7 plugin 42\n")
+    # GNU tar is what users have.
+    (tmp_path / "gnu").mkdir()
+    subprocess.run(["tar", "-xf", artifact.path, "-C", tmp_path / "gnu"], check=True)
+    assert names(tmp_path / "gnu" / NAME) == names(root)
+    assert subprocess.run([tmp_path / "gnu" / NAME / "bin/llama-small"], env={}, check=False).returncode == 0
+
+
+def test_archives_are_the_same_bit_for_bit(small_build, tmp_path, context, monkeypatch):
+    """Staged anew at another path, under another umask, with other times, on another number of cores."""
+    first = make(small_build, tmp_path / "one", context)
+    made = make_archives(first, tmp_path / "dist1", context=context)
+    old = os.umask(0o077)
+    try:
+        second = make(small_build, tmp_path / "quite/another/place", context)
+    finally:
+        os.umask(old)
+    for path in second.root.rglob("*"):
+        os.utime(path, (1, 1), follow_symlinks=False)
+    monkeypatch.setattr("llamabuild.bundle.compress.threads", lambda: 5)
+    again = make_archives(second, tmp_path / "dist2", context=context)
+    assert [artifact.sha256 for artifact in made] == [artifact.sha256 for artifact in again]
+
+
+def test_what_an_archive_says_of_its_members(small_build, tmp_path, context):
+    staged = make(small_build, tmp_path / "stage", context)
+    (artifact,) = make_archives(staged, tmp_path / "dist", context=context, formats=("tar.gz",))
+    with tarfile.open(artifact.path) as tar:
+        members = tar.getmembers()
+    listed = [member.name for member in members]
+    assert listed == sorted(listed, key=lambda name: name.split("/"))
+    assert {(member.uid, member.gid, member.uname, member.gname) for member in members} == {(0, 0, "", "")}
+    assert {member.mtime for member in members} == {DATE}
+    assert {member.mode for member in members if member.isfile()} == {0o644, 0o755}
+    assert all(not member.pax_headers for member in members)
+    with artifact.path.open("rb") as handle:
+        assert handle.read(10) == b"\x1f\x8b\x08\0\0\0\0\0\0\xff"  # no name, no time
+
+
+def test_sums(small_build, tmp_path, context):
+    staged = make(small_build, tmp_path / "stage", context)
+    make_archives(staged, tmp_path / "dist", context=context)
+    write_sums(tmp_path / "dist")
+    done = subprocess.run(
+        ["sha256sum", "-c", "SHA256SUMS"], cwd=tmp_path / "dist", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert done.stdout.count(": OK") == 2
+
+
+def test_build_info(small_build, tmp_path, context):
+    staged = make(small_build, tmp_path / "stage", context)
+    text = (staged.root / "BUILD_INFO.json").read_text()
+    document = json.loads(text)
+    assert str(tmp_path) not in text
+    assert str(tmp_path) not in (staged.root / "BUILD_INFO.txt").read_text()
+    assert document["schema"] == 1
+    assert document["build_number"] == 11146
+    assert document["build_date"] == "2025-09-23T04:00:00Z"
+    assert {entry["name"]: entry["value"] for entry in document["cmake_config"]} == {
+        "CMAKE_MAKE_PROGRAM": "ninja",
+        "GGML_NATIVE": "OFF",
+        "CMAKE_C_FLAGS": "-ffile-prefix-map=<source>=.",
+    }
+    files = {entry["path"]: entry for entry in document["files"]}
+    assert files.keys() == names(staged.root) - {"BUILD_INFO.json", "BUILD_INFO.txt"}
+    for name, entry in files.items():
+        if "sha256" in entry:
+            printed = subprocess.run(["sha256sum", staged.root / name], capture_output=True, text=True, check=True)
+            assert printed.stdout.split()[0] == entry["sha256"]
+    assert files["lib/libextra.so.2.1"]["origin"] == "libextra2"
+    assert "changes" not in files["lib/libextra.so.2.1"]
+    assert files["bin/llama-small"]["changes"] == {"rpath": "in-place", "stripped": True}
+
+
+def test_a_needed_library_that_no_list_knows(small_build, tmp_path, context):
+    """lemonade-sdk/llamacpp-rocm#146: the closure brings it, and what it needs itself."""
+    libraries = small_build.system / "usr/lib/x86_64-linux-gnu"
+    deep = compile_c(libraries / "libdeep.so.1", "int deep(void) { return 1; }", "-shared", "-Wl,-soname,libdeep.so.1")
+    compile_c(
+        libraries / "libextra.so.2.1",
+        "int deep(void); int extra(void) { return 39 + deep(); }",
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libextra.so.2",
+        deep,
+    )
+    staged = make(small_build, tmp_path / "stage", context)
+    assert (staged.root / "lib/libdeep.so.1").is_file()
+    done = subprocess.run([staged.root / "bin/llama-small"], env={}, capture_output=True, text=True, check=False)
+    assert done.stdout == "tool 7 plugin 42\n"
+
+
+def test_missing_libraries_are_named(small_build, context):
+    (small_build.system / "usr/lib/x86_64-linux-gnu/libextra.so.2").unlink()
+    with pytest.raises(BundleError, match=r"libextra\.so\.2, needed by libggml-cpu\.so"):
+        plan_bundle(small_build.tree, name=NAME, context=context, root=small_build.system)
+
+
+def test_a_link_that_leads_nowhere(small_build, context):
+    """ollama/ollama#7817: ``libhipblas.so -> libhipblas.so.2`` whose target was not copied."""
+    (small_build.system / "usr/lib/x86_64-linux-gnu/libextra.so.2.1").unlink()
+    with pytest.raises(BundleError, match=r"libextra\.so\.2"):
+        plan_bundle(small_build.tree, name=NAME, context=context, root=small_build.system)
+
+
+def test_a_chain_of_links_is_copied_whole(small_build, tmp_path, context):
+    libraries = small_build.system / "usr/lib/x86_64-linux-gnu"
+    (libraries / "libextra.so.2").unlink()
+    (libraries / "private").mkdir()
+    (libraries / "libextra.so.2").symlink_to("libextra.so.2.0")
+    (libraries / "libextra.so.2.0").symlink_to("private/libextra.so.2.1")
+    (libraries / "libextra.so.2.1").rename(libraries / "private/libextra.so.2.1")
+    staged = make(small_build, tmp_path / "stage", context)
+    links = {
+        path.name: path.readlink().as_posix() for path in (staged.root / "lib").glob("libextra*") if path.is_symlink()
+    }
+    assert links == {"libextra.so.2": "libextra.so.2.0", "libextra.so.2.0": "libextra.so.2.1"}
+    assert (staged.root / "lib/libextra.so.2").is_file()
+
+
+def test_two_files_for_one_place(small_build, tmp_path, context):
+    other = compile_c(
+        tmp_path / "other/libtool.so", "int tool(void) { return 0; }", "-shared", "-Wl,-soname,libtool.so"
+    )
+    build = small_build.with_files(BuiltFile("tool2", "shared", other, plugin=False))
+    with pytest.raises(
+        BundleError, match=r"Two different files want to be lib/libtool\.so: .*bin/libtool.* and .*other"
+    ):
+        plan_bundle(build.tree, name=NAME, context=context, root=build.system)
+
+
+def test_hard_links_stay_hard_links(small_build, tmp_path, context):
+    out = small_build.tree.folder / "bin"
+    (out / "llama-twin").hardlink_to(out / "llama-small")
+    build = small_build.with_files(BuiltFile("twin", "executable", out / "llama-twin", plugin=False))
+    staged = make(build, tmp_path / "stage", context)
+    assert (staged.root / "bin/llama-twin").samefile(staged.root / "bin/llama-small")
+    (artifact,) = make_archives(staged, tmp_path / "dist", context=context, formats=("tar.gz",))
+    root = open_archive(artifact.path, tmp_path / "u")
+    assert (root / "bin/llama-twin").samefile(root / "bin/llama-small")
+
+
+def test_a_full_disk_leaves_nothing(small_build, tmp_path, context, monkeypatch):
+    staged = make(small_build, tmp_path / "stage", context)
+    from llamabuild.bundle import archive
+
+    class Full:
+        """A file whose disk is full after the first bytes, as the kernel reports it on /dev/full."""
+
+        def __init__(self, handle):
+            self.size = 0
+
+        def write(self, data):
+            with Path("/dev/full").open("wb", buffering=0) as full:
+                return full.write(data)
+
+    monkeypatch.setattr(archive, "_Hashed", Full)
+    with pytest.raises(BundleError, match="The disk is full"):
+        make_archives(staged, tmp_path / "dist", context=context)
+    assert list((tmp_path / "dist").iterdir()) == []
+
+
+def test_an_interrupted_stage_leaves_nothing(small_build, tmp_path, context, monkeypatch):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("llamabuild.bundle.stage.apply_edit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        make(small_build, tmp_path / "stage", context)
+    assert list((tmp_path / "stage").iterdir()) == []
+
+
+def test_a_build_without_its_license_is_noted(small_build, context):
+    (small_build.tree.source / "LICENSE").unlink()
+    plan = plan_bundle(small_build.tree, name=NAME, context=context, root=small_build.system)
+    assert "the source tree has no LICENSE file" in plan.notes
+
+
+def test_a_split_archive(small_build, tmp_path, context):
+    staged = make(small_build, tmp_path / "stage", context)
+    parts = {"bin": ["bin/llama-small"], "rest": ["lib/libtool.so", "BUILD_INFO.txt"]}
+    for part, members in parts.items():
+        make_archives(
+            staged, tmp_path / "dist", context=context, formats=("tar.zst",), name=f"{NAME}-{part}", members=members
+        )
+    for part in parts:
+        open_archive(tmp_path / f"dist/{NAME}-{part}.tar.zst", tmp_path / "u")
+    assert names(tmp_path / "u" / NAME) == {"bin/llama-small", "lib/libtool.so", "BUILD_INFO.txt"}
