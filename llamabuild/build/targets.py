@@ -33,6 +33,7 @@ _PORTABLE = {
     "BUILD_SHARED_LIBS": "ON",
     "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",
     "CMAKE_BUILD_TYPE": "Release",
+    "CMAKE_UNITY_BUILD_RELOCATABLE": "ON",
     "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
     "GGML_BACKEND_DL": "ON",
     "GGML_CCACHE": "OFF",
@@ -48,8 +49,10 @@ _PORTABLE = {
 }
 """What every target starts from.
 
-GGML_CCACHE: the launcher is passed explicitly, so that its settings are ours. LLAMA_OPENSSL: it would link the build
-host's libssl. The two UI options download the web UI while building.
+CMAKE_UNITY_BUILD_RELOCATABLE: libllama's models are compiled in batches, whose generated files otherwise name each
+source by its absolute path; that would end up in the binary and spoil the compile cache. GGML_CCACHE: the launcher is
+passed explicitly, so that its settings are ours. LLAMA_OPENSSL: it would link the build host's libssl. The two UI
+options download the web UI while building.
 """
 
 _BASELINES = {
