@@ -97,6 +97,8 @@ def configure_and_build(
         build_commit=dict(target.entries).get("LLAMA_BUILD_COMMIT", patched.lock.commit[:9]),
         network="namespace" if prefix else "options checked",
         log=log,
+        checksums=toolchain.checksums,
+        runtime_folders=toolchain.runtime_folders,
     )
 
 

@@ -28,6 +28,8 @@ class BuildOptions:
     """``system``, ``wheels:13.0``, or a folder; None: a toolkit that is installed."""
     rocm: Path | None = None
     """A ROCm tree in any of the four layouts; None: where the distribution puts it."""
+    vulkan_sdk: Path | None = None
+    """A folder with glslc, the Vulkan and SPIR-V headers and libvulkan; None: ``VULKAN_SDK``, else the system's."""
 
 
 @dataclass(frozen=True)
@@ -114,3 +116,7 @@ class BuildTree:
     network: str
     """How the build was kept off the network: ``namespace`` or ``options checked``."""
     log: Path
+    checksums: tuple[tuple[str, str], ...] = ()
+    """Files that a toolkit was assembled from, and their SHA-256."""
+    runtime_folders: tuple[Path, ...] = ()
+    """Where the toolkits' shared libraries lie, for the bundle."""

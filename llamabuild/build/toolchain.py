@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llamabuild.build.cuda import check_cuda
+from llamabuild.build.hip import check_hip
 from llamabuild.build.host import Host
 from llamabuild.build.model import BuildOptions, Tool, Toolchain
 from llamabuild.build.packages import install_line
+from llamabuild.build.probe import Checked, Problem, find_tool, first_errors
+from llamabuild.build.vulkan import check_vulkan
 from llamabuild.core.errors import ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
+    from llamabuild.build.cuda_wheels import WheelToolkit
     from llamabuild.build.model import Target
     from llamabuild.core.context import Context
     from llamabuild.recipe.model import Recipe
 
 __all__ = ["Host", "Problem", "find_problems", "find_tool", "preflight"]
 
-_VERSION = re.compile(r"\d+(?:\.\d+)+")
 _MIB = 1024 * 1024
 _BUILD_BYTES = {"cpu": 700 * _MIB, "cuda": 6144 * _MIB, "hip": 6144 * _MIB, "vulkan": 1024 * _MIB}
 """Source tree, build folder and cache for one more build with a backend, with room to spare.
@@ -43,40 +43,6 @@ int main() {
 """
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Something a target needs and this host lacks."""
-
-    tool: str
-    message: str
-    package: str
-    """Key for ``install_line``."""
-    evidence: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What looking for a part of a toolchain gave."""
-
-    tools: tuple[Tool, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    entries: tuple[tuple[str, str], ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
-    runtime_folders: tuple[Path, ...] = ()
-    checksums: tuple[tuple[str, str], ...] = ()
-
-
-def find_tool(name: str, *programs: str, host: Host, argument: str = "--version") -> Tool | None:
-    """The first of ``programs`` that is there and says a version; ``name`` is what it is called from then on."""
-    for program in programs or (name,):
-        path = host.which(program)
-        done = host.run([str(path), argument]) if path else None
-        if path and done and done.ok:
-            found = _VERSION.search(done.text)
-            return Tool(name=name, path=path, version=found[0] if found else "unknown")
-    return None
-
-
 def find_problems(target: Target, *, host: Host, options: BuildOptions | None = None) -> tuple[Problem, ...]:
     """All that this host lacks for a target; empty when it can be built."""
     return tuple(problem for part in _check(target, host, options or BuildOptions()) for problem in part.problems)
@@ -96,7 +62,7 @@ def preflight(
     a target that this host could build.
     """
     chosen = options or BuildOptions()
-    parts = _check(target, host, chosen)
+    parts = _check(target, host, chosen, cuda=_wheel_toolkit(target, chosen, host, context))
     problems = [problem for part in parts for problem in part.problems]
     if problems:
         raise _lacking(target, problems, host=host, recipe=recipe, options=chosen)
@@ -107,7 +73,7 @@ def preflight(
         tools=tools,
         cc=paths["cc"],
         cxx=paths["cxx"],
-        entries=tuple(sorted(entry for part in parts for entry in part.entries)),
+        entries=_merged(parts),
         env=tuple(sorted(entry for part in parts for entry in part.env)),
         options=chosen,
         runtime_folders=tuple(dict.fromkeys(folder for part in parts for folder in part.runtime_folders)),
@@ -115,13 +81,46 @@ def preflight(
     )
 
 
-def _check(target: Target, host: Host, options: BuildOptions) -> tuple[Checked, ...]:
-    checks: dict[str, Callable[[], Checked]] = {}
-    return (
-        _check_drivers(host, options),
-        _check_compilers(host),
-        *(check() for backend, check in checks.items() if backend in target.backends),
-    )
+def _check(
+    target: Target, host: Host, options: BuildOptions, *, cuda: WheelToolkit | None = None
+) -> tuple[Checked, ...]:
+    compilers = _check_compilers(host)
+    parts = [_check_drivers(host, options), compilers]
+    if "cuda" in target.backends:
+        parts.append(check_cuda(target, host, options, root=_cuda_root(options, cuda)))
+        parts += [Checked(checksums=cuda.checksums)] if cuda else []
+    if "vulkan" in target.backends:
+        parts.append(check_vulkan(target, host, options, cxx=compilers.path_of("cxx")))
+    if "hip" in target.backends:
+        parts.append(check_hip(target, host, options))
+    return tuple(parts)
+
+
+def _merged(parts: tuple[Checked, ...]) -> tuple[tuple[str, str], ...]:
+    """The entries of all parts; prefix paths of two parts are one list."""
+    entries: dict[str, str] = {}
+    for name, value in (entry for part in parts for entry in part.entries):
+        both = name == "CMAKE_PREFIX_PATH" and name in entries
+        entries[name] = f"{entries[name]};{value}" if both else value
+    return tuple(sorted(entries.items()))
+
+
+def _cuda_root(options: BuildOptions, cuda: WheelToolkit | None) -> Path | None:
+    if cuda is not None:
+        return cuda.root
+    return None if options.cuda_toolkit in {None, "system"} else Path(str(options.cuda_toolkit)).absolute()
+
+
+def _wheel_toolkit(target: Target, options: BuildOptions, host: Host, context: Context) -> WheelToolkit | None:
+    """Assemble the toolkit that ``--cuda-toolkit wheels:…`` asks for, where the target has CUDA at all."""
+    kind, _, version = (options.cuda_toolkit or "").partition(":")
+    if "cuda" not in target.backends or kind != "wheels":
+        return None
+    from llamabuild.build.cuda_wheels import assemble_toolkit
+
+    compiler = _check_compilers(host).path_of("cc")
+    # Without a C compiler the check that follows says so.
+    return assemble_toolkit(version, compiler, context) if compiler else None
 
 
 def _check_drivers(host: Host, options: BuildOptions) -> Checked:
@@ -157,13 +156,8 @@ def _check_compilers(host: Host) -> Checked:
         done = host.attempt(argv, name=file, text=text)
         if not done.ok:
             message = f"{tool.path} {tool.version} does not compile and link a {standard[5:]} program"
-            problems.append(Problem(name, message, package=name, evidence=tuple(_first_errors(done.tail))))
+            problems.append(Problem(name, message, package=name, evidence=first_errors(done.tail)))
     return Checked(tools=tuple(tools), problems=tuple(problems))
-
-
-def _first_errors(lines: tuple[str, ...]) -> Iterator[str]:
-    errors = [line for line in lines if re.search(r"error|cannot find|undefined|not supported", line, re.IGNORECASE)]
-    yield from (errors or list(lines))[:3]
 
 
 def _lacking(

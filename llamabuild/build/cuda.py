@@ -1,0 +1,156 @@
+"""Preflight for CUDA: find nvcc and its toolkit, and compile, for the target's arch, a program that calls cuBLAS."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llamabuild.build.probe import Checked, Problem, find_tool, first_errors
+
+if TYPE_CHECKING:
+    from llamabuild.build.host import Host
+    from llamabuild.build.model import BuildOptions, Target, Tool
+    from llamabuild.core.process import Completed
+
+_USUAL_PLACES = ("/usr/local/cuda", "/opt/cuda")
+_TRIAL = """#include <cublas_v2.h>
+#include <cuda.h>
+__global__ void kernel(float * x) { x[threadIdx.x] *= 2.0f; }
+int main() {
+    cublasHandle_t handle;
+    kernel<<<1, 1>>>(nullptr);
+    return cublasCreate(&handle) || cuInit(0);
+}
+"""
+_NCCL_TRIAL = "#include <nccl.h>\nint main() { int version; return ncclGetVersion(&version); }\n"
+_OLDER_COMPILERS = tuple(f"g++-{release}" for release in range(15, 8, -1))
+"""Host compilers that are tried, newest first, when nvcc refuses the default one."""
+
+_FLOORS = (
+    ((13, 4), "616.00"),
+    ((13, 3), "610.43.02"),
+    ((13, 2), "595.45.04"),
+    ((13, 1), "590.44.01"),
+    ((13, 0), "580.65.06"),
+    ((12, 9), "575.51.03"),
+    ((12, 8), "570.26"),
+    ((12, 6), "560.28.03"),
+    ((12, 5), "555.42.02"),
+    ((12, 4), "550.54.14"),
+    ((12, 0), "525.60.13"),
+)
+"""The Linux driver that came with each toolkit (CUDA release notes, table 3): what its PTX needs."""
+_MAJOR_FLOORS = {12: "525.60.13", 13: "580.65.06"}
+"""What SASS of any toolkit of a major needs (CUDA release notes, minor version compatibility)."""
+_BLACKWELL_FLOOR = "570.00"
+
+
+def driver_floor(toolkit: str, archs: tuple[str, ...]) -> str:
+    """The oldest Linux driver that runs code of a toolkit (``13.0``) for archs as written; empty when unknown.
+
+    A plain or ``-real`` arch has SASS, which the driver of the toolkit's major runs; ``-virtual`` alone has PTX, which
+    needs a driver as new as the toolkit. Blackwell (100 and later) needs 570 whatever the toolkit.
+    """
+    numbers = re.findall(r"\d+", toolkit)[:2]
+    if len(numbers) < 2:
+        return ""
+    version = (int(numbers[0]), int(numbers[1]))
+    if any(arch.endswith("-virtual") for arch in archs):
+        floor = next((driver for at, driver in _FLOORS if version >= at and version[0] == at[0]), "")
+    else:
+        floor = _MAJOR_FLOORS.get(version[0], "")
+    blackwell = any(int(number[0]) >= 100 for arch in archs if (number := re.match(r"\d+", arch)))
+    return max(floor, _BLACKWELL_FLOOR, key=driver_key) if blackwell and floor else floor
+
+
+def driver_key(version: str) -> tuple[int, ...]:
+    """A driver's version as something that compares."""
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def gencode_flags(arch: str) -> list[str]:
+    """Nvcc's flags for archs as CMake would pass them (``86``: SASS and PTX; ``-real``, ``-virtual``: one of them).
+
+    A plain 12X becomes 12Xa, as ggml's own lists make it.
+    """
+    flags = []
+    for name in re.split(r"[,;]", arch):
+        number, _, kind = name.strip().partition("-")
+        number = re.sub(r"^(12\d)$", r"\1a", number)
+        codes = {"real": [f"sm_{number}"], "virtual": [f"compute_{number}"]}
+        code = ",".join(codes.get(kind, [f"compute_{number}", f"sm_{number}"]))
+        flags.append(f"-gencode=arch=compute_{number},code=[{code}]")
+    return flags
+
+
+def check_cuda(target: Target, host: Host, options: BuildOptions, *, root: Path | None) -> Checked:
+    """Find and try the CUDA toolkit: the one at ``root`` (assembled, or named by a person), else an installed one."""
+    nvcc = _find_nvcc(host, options, root)
+    if nvcc is None:
+        where = str(root or "PATH, /usr/local/cuda and /opt/cuda")
+        return Checked(problems=(Problem("nvcc", f"no CUDA compiler: nvcc was not found in {where}", package="cuda"),))
+    toolkit = nvcc.path.resolve().parent.parent
+    entries = {"CMAKE_CUDA_COMPILER": str(nvcc.path), "CUDAToolkit_ROOT": str(toolkit)}
+    argv = [str(nvcc.path), *gencode_flags(target.arch), f"-L{toolkit}/lib64/stubs"]
+    libraries = ["{source}", "-o", "{out}", "-lcublas", "-lcuda"]
+    done = host.attempt([*argv, *libraries], name="trial.cu", text=_TRIAL)
+    if not done.ok and _refuses_host_compiler(done):
+        for path in filter(None, map(host.which, _OLDER_COMPILERS)):
+            again = host.attempt([*argv, "-ccbin", str(path), *libraries], name="trial.cu", text=_TRIAL)
+            if again.ok:
+                entries["CMAKE_CUDA_HOST_COMPILER"] = str(path)
+                done = again
+                break
+    problems = () if done.ok else (_explain(done, nvcc, target),)
+    if target.nccl and not problems:
+        flags = ["{source}", "-o", "{out}", "-lnccl"]
+        tried = host.attempt([str(nvcc.path), *flags], name="trial.cpp", text=_NCCL_TRIAL)
+        if not tried.ok:
+            problems = (
+                Problem("NCCL", "the recipe wants NCCL, and it does not link", "nccl", first_errors(tried.tail)),
+            )
+    return Checked(
+        tools=(nvcc,),
+        problems=problems,
+        entries=tuple(entries.items()),
+        runtime_folders=(toolkit / "lib64",),
+    )
+
+
+def _find_nvcc(host: Host, options: BuildOptions, root: Path | None) -> Tool | None:
+    given = host.env.get("CUDACXX", "").strip()
+    if root is not None:
+        places: tuple[str, ...] = (str(root / "bin/nvcc"),)
+    elif given and options.cuda_toolkit is None:
+        places = (given,)
+    else:
+        places = ("nvcc", *(f"{place}/bin/nvcc" for place in _USUAL_PLACES))
+    tool = find_tool("nvcc", *places, host=host)
+    if tool is None:
+        return None
+    # "Cuda compilation tools, release 13.0, V13.0.88": the first number is the wrong one in some releases.
+    text = host.run([str(tool.path), "--version"]).text
+    found = re.search(r"V(\d+(?:\.\d+)+)", text)
+    return type(tool)(name="nvcc", path=tool.path, version=found[1] if found else tool.version)
+
+
+def _refuses_host_compiler(done: Completed) -> bool:
+    return "unsupported GNU version" in done.text or "unsupported clang version" in done.text
+
+
+def _explain(done: Completed, nvcc: Tool, target: Target) -> Problem:
+    evidence = first_errors(done.tail)
+    if _refuses_host_compiler(done):
+        limit = re.search(r"later than (\d+)", done.text)
+        message = f"nvcc {nvcc.version} does not take this host compiler"
+        return Problem(
+            "host compiler", f"{message}{f': gcc {limit[1]} is its limit' if limit else ''}", "cxx", evidence
+        )
+    if "Unsupported gpu architecture" in done.text:
+        return Problem("nvcc", f"nvcc {nvcc.version} cannot compile for arch {target.arch}", "cuda", evidence)
+    if re.search(r"cublas_v2\.h|lcublas", done.text):
+        return Problem("cuBLAS", f"the toolkit of {nvcc.path} has no cuBLAS", "cuda", evidence)
+    if re.search(r"lcuda\b", done.text):
+        return Problem("libcuda", f"the toolkit of {nvcc.path} has no driver library to link against", "cuda", evidence)
+    return Problem("nvcc", f"nvcc {nvcc.version} does not compile a program for arch {target.arch}", "cuda", evidence)
