@@ -191,9 +191,7 @@ def _contradictions(info: Mapping[str, Any]) -> Iterator[Finding]:
             )
 
 
-def _recipe(
-    info: Mapping[str, Any], claimed: Expected, asked: Expected, series: Sequence[str]
-) -> Iterator[Finding]:
+def _recipe(info: Mapping[str, Any], claimed: Expected, asked: Expected, series: Sequence[str]) -> Iterator[Finding]:
     """What a recipe leaves open (a build number, a tree) is not compared."""
     pairs: list[tuple[str, object, object]] = [
         ("recipe", f"recipe {info.get('recipe')}", asked.source),
