@@ -49,7 +49,14 @@ def fetch(lock: Lock, mirrors: tuple[MirrorSpec, ...], context: Context) -> Fetc
             )
         failures: list[str] = []
         try:
-            fetch_commit(repository, lock.repository, lock.commit, ref=lock.ref, console=context.console)
+            fetch_commit(
+                repository,
+                lock.repository,
+                lock.commit,
+                ref=lock.ref,
+                context=context,
+                again=f"llamabuild resolve --recipe {lock.recipe} --update",
+            )
             _check(tree_of(repository, lock.commit), lock, provider=f"git {lock.repository}")
             return _kept(repository, mirror.path, lock, provider="git")
         except _WrongTreeError:

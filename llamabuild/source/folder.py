@@ -28,6 +28,9 @@ class TreeWriter:
         """Add a file (or a symbolic link with its target as data) at a path relative to the tree."""
         mode = 0o120000 if link else 0o100755 if executable else 0o100644
         parts = PurePosixPath(name).parts
+        if parts == (".git",):
+            # What a submodule leaves at its top: a link to the outer repository, no part of the tree.
+            return
         if not parts or ".." in parts or parts[0] == "/" or any(part.lower() == ".git" for part in parts):
             raise SourceError(f"{name!r} is not a path that a tree can hold.")
         folder = self._root

@@ -52,7 +52,7 @@ def apply_hunks(old: bytes, hunks: Sequence[Hunk]) -> Applied:
     patched = [False] * len(image)
     offset = 0
     for hunk in hunks:
-        at = _find(image, patched, hunk)
+        at = find_hunk(image, patched, hunk)
         if at is None:
             raise HunkError("its lines are not there", hunk)
         off = at - max(hunk.new_start - 1, 0)
@@ -69,7 +69,8 @@ def split_lines(data: bytes) -> list[bytes]:
     return [line + b"\n" for line in lines] + ([last] if last else [])
 
 
-def _find(image: list[bytes], patched: list[bool], hunk: Hunk) -> int | None:
+def find_hunk(image: list[bytes], patched: list[bool], hunk: Hunk) -> int | None:
+    """The index of the line that a hunk begins at in ``image``; None where it has no place."""
     begins = hunk.old_start <= 1
     ends = hunk.trailing == 0
     last = len(image) - len(hunk.old)
@@ -79,11 +80,22 @@ def _find(image: list[bytes], patched: list[bool], hunk: Hunk) -> int | None:
         if at > last or (begins and at) or (ends and at != last):
             continue
         stop = at + len(hunk.old)
-        if hunk.old and image[at] != hunk.old[0]:
-            continue
-        if tuple(image[at:stop]) == hunk.old and not any(patched[at:stop]):
+        if _matches(image, at, hunk.old, to_end=ends) and not any(patched[at:stop]):
             return at
     return None
+
+
+def _matches(image: list[bytes], at: int, old: tuple[bytes, ...], *, to_end: bool) -> bool:
+    if not old:
+        return True
+    last = at + len(old) - 1
+    if len(old) > 1 and (image[at] != old[0] or tuple(image[at:last]) != old[:-1]):
+        return False
+    if image[last] == old[-1]:
+        return True
+    # git compares bytes up to the end of a last line that has no line feed, and lets blanks follow it in the file.
+    rest = image[last].removeprefix(old[-1])
+    return not to_end and not old[-1].endswith(b"\n") and rest != image[last] and not rest.strip()
 
 
 def _outward(start: int, end: int) -> Iterator[int]:

@@ -18,7 +18,9 @@ class LockedPatch:
     subject: str
     switches: tuple[str, ...]
     digest: str
-    """SHA-256 of the patch: of the file's bytes, or of the commit's canonical diff."""
+    """SHA-256 of the patch: of the file's bytes, or of the paths, modes and blobs that a commit changes."""
+    base: str = ""
+    """The commit that a commit or pull request was made on; nothing for a patch file."""
 
 
 @dataclass(frozen=True)

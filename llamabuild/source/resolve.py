@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from llamabuild.core.errors import RecipeError
 from llamabuild.core.files import write_json
+from llamabuild.source.apply import upstream_by_number
 from llamabuild.source.lock import Lock
+from llamabuild.source.mirror import mirror_of, writing
 from llamabuild.source.patches import load_patches
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ def resolve(recipe: Recipe, context: Context, *, update: bool = False) -> Lock:
         raise RecipeError(f"Recipe {recipe.name} has no build-number.", hint=again)
     if source.date is None:
         raise RecipeError(f"Recipe {recipe.name} has no date.", hint=again)
+    with writing(mirror_of(source.repository, context), context) as repository:
+        patches = load_patches(recipe, repository, context, upstream=upstream_by_number(source.build_number))
     lock = Lock(
         recipe=recipe.name,
         summary=recipe.summary,
@@ -52,7 +56,7 @@ def resolve(recipe: Recipe, context: Context, *, update: bool = False) -> Lock:
         build_number=source.build_number,
         date=int(source.date.astimezone(UTC).timestamp()),
         features=source.features,
-        patches=tuple(each.patch for each in load_patches(recipe, context)),
+        patches=tuple(each.locked for each in patches),
     )
     write_json(lock_path(recipe.name, context), lock_document(lock))
     return lock

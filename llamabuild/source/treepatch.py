@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from llamabuild.source.diff import FileDiff, Hunk
 
-_FILE, _EXECUTABLE, _LINK, _SUBMODULE, _FOLDER = 0o100644, 0o100755, 0o120000, 0o160000, 0o040000
+FILE, EXECUTABLE, LINK, SUBMODULE, FOLDER = 0o100644, 0o100755, 0o120000, 0o160000, 0o040000
+"""The modes that a tree's entry can have."""
 
 
 class MisfitError(Exception):
@@ -65,7 +66,7 @@ def apply_to_tree(repository: pygit2.Repository, tree: str, files: tuple[FileDif
         except HunkError as exc:
             raise MisfitError(diff.path, exc.reason, exc.hunk) from exc
         if diff.old_path is not None and diff.new_path is None:
-            if result is not None and result.data:
+            if result.data if result is not None else data:
                 raise MisfitError(diff.path, "it is to be deleted, but has more in it than the patch removes")
             edits[diff.old_path] = None
             continue
@@ -74,7 +75,7 @@ def apply_to_tree(repository: pygit2.Repository, tree: str, files: tuple[FileDif
         _make_way(base, edits, diff)
         offset = result.offset if result is not None and abs(result.offset) > abs(offset) else offset
         content = result.data if result is not None else data
-        old_mode = entry.mode if entry is not None else _FILE
+        old_mode = entry.mode if entry is not None else FILE
         mode = diff.new_mode if diff.new_mode is not None else old_mode
         edits[diff.new_path] = Entry(str(repository.create_blob(content)), _normal(mode))
         if moved and diff.old_path is not None and not diff.copied:
@@ -99,7 +100,7 @@ class TreeFiles:
                 return None
             if index == len(parts) - 1:
                 return Entry(str(found.id), int(found.filemode))
-            if int(found.filemode) != _FOLDER:
+            if int(found.filemode) != FOLDER:
                 return None
             node = self._repository[found.id]
         return None
@@ -108,14 +109,14 @@ class TreeFiles:
         """Whether a folder of the path is a symbolic link in the tree."""
         parts = path.split(b"/")
         return any(
-            entry is not None and entry.mode == _LINK
+            entry is not None and entry.mode == LINK
             for end in range(1, len(parts))
             for entry in [self.get(b"/".join(parts[:end]))]
         )
 
     def read(self, entry: Entry) -> bytes:
         """A file's bytes (a link's target); nothing for a submodule."""
-        return b"" if entry.mode == _SUBMODULE else bytes(self._repository[entry.id].data)
+        return b"" if entry.mode == SUBMODULE else bytes(self._repository[entry.id].data)
 
 
 def _child(tree: pygit2.Tree, name: bytes) -> pygit2.Object | None:
@@ -136,7 +137,7 @@ def _preimage(base: TreeFiles, edits: dict[bytes, Entry | None], diff: FileDiff,
     entry = base.get(path) if moved or path not in edits else edits[path]
     if entry is None:
         raise MisfitError(path, "there is no such file")
-    if entry.mode == _FOLDER:
+    if entry.mode == FOLDER:
         raise MisfitError(path, "it is a folder")
     if diff.old_mode is not None and (diff.old_mode ^ entry.mode) & 0o170000:
         raise MisfitError(path, "it is another kind of file (a link, a submodule)")
@@ -161,9 +162,9 @@ def _make_way(base: TreeFiles, edits: dict[bytes, Entry | None], diff: FileDiff)
 
 
 def _normal(mode: int) -> int:
-    if mode in {_LINK, _SUBMODULE}:
+    if mode in {LINK, SUBMODULE}:
         return mode
-    return _EXECUTABLE if mode & 0o100 else _FILE
+    return EXECUTABLE if mode & 0o100 else FILE
 
 
 def check_path(path: bytes, name: str) -> None:
@@ -217,7 +218,7 @@ def write_tree(repository: pygit2.Repository, entries: dict[bytes, Entry]) -> st
     import pygit2
 
     # git sorts a folder as if its name ended in a slash.
-    names = sorted(entries, key=lambda name: name + b"/" if entries[name].mode == _FOLDER else name)
+    names = sorted(entries, key=lambda name: name + b"/" if entries[name].mode == FOLDER else name)
     raw = b"".join(b"%o %s\0%s" % (entries[name].mode, name, bytes.fromhex(entries[name].id)) for name in names)
     return str(repository.odb.write(pygit2.enums.ObjectType.TREE, raw))
 
@@ -231,9 +232,9 @@ def _write(repository: pygit2.Repository, tree: pygit2.Tree | None, edits: _Edit
     for name, edit in edits.items():
         there = entries.get(name)
         if isinstance(edit, dict):
-            below = repository[there.id] if there is not None and there.mode == _FOLDER else None
+            below = repository[there.id] if there is not None and there.mode == FOLDER else None
             written = _write(repository, below, edit)
-            entry = Entry(written, _FOLDER) if written is not None else None
+            entry = Entry(written, FOLDER) if written is not None else None
         else:
             entry = edit
         if entry is not None:

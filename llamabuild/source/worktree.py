@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from llamabuild.core.errors import SourceError
 from llamabuild.core.files import atomic_folder, locked, write_json
+from llamabuild.source.treepatch import EXECUTABLE, FOLDER, LINK, SUBMODULE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from llamabuild.core.context import Context
     from llamabuild.source.lock import PatchedSource
 
-_LINK, _EXECUTABLE, _SUBMODULE, _FOLDER = 0o120000, 0o100755, 0o160000, 0o040000
 _MARKER = "llamabuild.json"
 """In ``.git``: the commit, and what every file looked like when it was written. There only when the tree is whole."""
 
@@ -50,6 +50,21 @@ def check_out(patched: PatchedSource, folder: Path, context: Context) -> Path:
                 written = {path: _write(part, path, *entry) for path, entry in _files(patched).items()}
                 write_json(part / ".git" / _MARKER, {"commit": patched.commit, "files": written})
     return folder
+
+
+def write_folder(repository: pygit2.Repository, tree: str, folder: Path, context: Context) -> None:
+    """Write a tree's files into a new or empty folder, without git's own.
+
+    Raises SourceError when there is something in it.
+    """
+    folder = folder.absolute()
+    if folder.is_dir() and any(folder.iterdir()):
+        raise SourceError(f"{folder} is not empty.", hint="Name an empty or new folder.")
+    guard = context.home.locks / f"worktree-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}.lock"
+    waiting = f"waiting for another run that writes {folder}"
+    with locked(guard, on_wait=waiting, say=context.console.note), atomic_folder(folder) as part:
+        for path, entry in _walk(repository, repository[tree], ""):
+            _write(part, path, *entry)
 
 
 def _update(patched: PatchedSource, folder: Path, marker: Path) -> None:
@@ -85,18 +100,18 @@ def _walk(repository: pygit2.Repository, tree: pygit2.Tree, where: str) -> Itera
     for entry in tree:
         path = where + os.fsdecode(entry.raw_name)
         mode = int(entry.filemode)
-        if mode == _FOLDER:
+        if mode == FOLDER:
             yield from _walk(repository, entry, path + "/")
-        elif mode != _SUBMODULE:
+        elif mode != SUBMODULE:
             yield path, (entry.data, mode)
 
 
 def _right(target: Path, data: bytes, mode: int) -> bool:
-    if mode == _LINK:
+    if mode == LINK:
         return target.is_symlink() and os.fsencode(target.readlink()) == data
     if target.is_symlink() or not target.is_file() or target.stat().st_size != len(data):
         return False
-    return bool(target.stat().st_mode & 0o100) == (mode == _EXECUTABLE) and target.read_bytes() == data
+    return bool(target.stat().st_mode & 0o100) == (mode == EXECUTABLE) and target.read_bytes() == data
 
 
 def _write(folder: Path, path: str, data: bytes, mode: int) -> list[int]:
@@ -105,11 +120,11 @@ def _write(folder: Path, path: str, data: bytes, mode: int) -> list[int]:
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_symlink() or target.exists():
         target.unlink()
-    if mode == _LINK:
+    if mode == LINK:
         target.symlink_to(os.fsdecode(data))
     else:
         target.write_bytes(data)
-        target.chmod(0o755 if mode == _EXECUTABLE else 0o644)
+        target.chmod(0o755 if mode == EXECUTABLE else 0o644)
     stat = _stat(target)
     if stat is None:
         raise SourceError(f"{target} vanished while the source was written.", hint="Run again.")
