@@ -86,11 +86,11 @@ def gencode_flags(arch: str) -> list[str]:
 
 def check_cuda(target: Target, host: Host, options: BuildOptions, *, root: Path | None) -> Checked:
     """Find and try the CUDA toolkit: the one at ``root`` (assembled, or named by a person), else an installed one."""
-    nvcc = _find_nvcc(host, options, root)
+    nvcc = find_nvcc(host, options, root)
     if nvcc is None:
         where = str(root or "PATH, /usr/local/cuda and /opt/cuda")
         return Checked(problems=(Problem("nvcc", f"no CUDA compiler: nvcc was not found in {where}", package="cuda"),))
-    toolkit = nvcc.path.resolve().parent.parent
+    toolkit = Path(host.resolve(str(nvcc.path))).parent.parent
     entries = {"CMAKE_CUDA_COMPILER": str(nvcc.path), "CUDAToolkit_ROOT": str(toolkit)}
     argv = [str(nvcc.path), *gencode_flags(target.arch), f"-L{toolkit}/lib64/stubs"]
     libraries = ["{source}", "-o", "{out}", "-lcublas", "-lcuda"]
@@ -118,7 +118,8 @@ def check_cuda(target: Target, host: Host, options: BuildOptions, *, root: Path 
     )
 
 
-def _find_nvcc(host: Host, options: BuildOptions, root: Path | None) -> Tool | None:
+def find_nvcc(host: Host, options: BuildOptions, root: Path | None) -> Tool | None:
+    """The CUDA compiler: of the toolkit at ``root``, of ``CUDACXX``, on ``PATH``, or at the usual places."""
     given = host.env.get("CUDACXX", "").strip()
     if root is not None:
         places: tuple[str, ...] = (str(root / "bin/nvcc"),)
@@ -148,7 +149,9 @@ def _explain(done: Completed, nvcc: Tool, target: Target) -> Problem:
             "host compiler", f"{message}{f': gcc {limit[1]} is its limit' if limit else ''}", "cxx", evidence
         )
     if "Unsupported gpu architecture" in done.text:
-        return Problem("nvcc", f"nvcc {nvcc.version} cannot compile for arch {target.arch}", "cuda", evidence)
+        old = any(int(number) < 75 for number in re.findall(r"\d+", target.arch))
+        package = "cuda-12" if old and nvcc.version.startswith("13") else "cuda-newer"
+        return Problem("nvcc", f"nvcc {nvcc.version} cannot compile for arch {target.arch}", package, evidence)
     if re.search(r"cublas_v2\.h|lcublas", done.text):
         return Problem("cuBLAS", f"the toolkit of {nvcc.path} has no cuBLAS", "cuda", evidence)
     if re.search(r"lcuda\b", done.text):

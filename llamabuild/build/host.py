@@ -68,6 +68,10 @@ class Host:
         except OSError:
             return ()
 
+    def resolve(self, path: str) -> str:
+        """A path with its links followed."""
+        return os.path.realpath(path)
+
     def run(self, argv: Sequence[str]) -> Completed:
         """Run a tool with ``LC_ALL=C`` and keep its whole output; status 127 when it is not there."""
         found = self.which(argv[0])
@@ -129,6 +133,8 @@ class RecordedHost(Host):
     """Program name to path."""
     denied: frozenset[str] = frozenset()
     """Files that exist and may not be read."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Links of sysfs and what they lead to."""
     free: int = 1 << 40
     processors: int = 8
 
@@ -148,6 +154,10 @@ class RecordedHost(Host):
         prefix = folder.rstrip("/") + "/"
         inside = (path[len(prefix) :] for path in (*self.files, *self.denied) if path.startswith(prefix))
         return tuple(sorted({name.partition("/")[0] for name in inside}))
+
+    def resolve(self, path: str) -> str:
+        """Look the link up."""
+        return self.links.get(path, path)
 
     def run(self, argv: Sequence[str]) -> Completed:
         """Look the command up, by its full line or, for a program of ``programs``, by the program's name."""

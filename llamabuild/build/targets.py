@@ -55,6 +55,16 @@ passed explicitly, so that its settings are ours. LLAMA_OPENSSL: it would link t
 options download the web UI while building.
 """
 
+STANDARD: dict[str, dict[str, object]] = {
+    "cpu": {"backends": ("cpu",)},
+    "cpu-all": {"backends": ("cpu",), "cpu-variants": True},
+    "cuda": {"backends": ("cuda",)},
+    "vulkan": {"backends": ("vulkan",)},
+    "cuda-vulkan": {"backends": ("cuda", "vulkan")},
+    "hip": {"backends": ("hip",)},
+}
+"""The targets by their usual names, as a recipe would write them, for questions that are asked without a recipe."""
+
 _BASELINES = {
     "x86_64": "x86-64 with SSE4.2, AVX, AVX2, BMI2, F16C and FMA (Intel Haswell, AMD Zen and later)",
     "aarch64": "the compiler's default for AArch64 (Armv8-A)",

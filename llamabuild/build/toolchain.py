@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llamabuild.core.context import Context
     from llamabuild.recipe.model import Recipe
 
-__all__ = ["Host", "Problem", "find_problems", "find_tool", "preflight"]
+__all__ = ["Host", "Problem", "find_problems", "find_tool", "look", "preflight"]
 
 _MIB = 1024 * 1024
 _BUILD_BYTES = {"cpu": 700 * _MIB, "cuda": 6144 * _MIB, "hip": 6144 * _MIB, "vulkan": 1024 * _MIB}
@@ -46,6 +46,14 @@ int main() {
 def find_problems(target: Target, *, host: Host, options: BuildOptions | None = None) -> tuple[Problem, ...]:
     """All that this host lacks for a target; empty when it can be built."""
     return tuple(problem for part in _check(target, host, options or BuildOptions()) for problem in part.problems)
+
+
+def look(
+    target: Target, *, host: Host, context: Context, options: BuildOptions
+) -> tuple[tuple[Tool, ...], tuple[Problem, ...]]:
+    """All tools of a target that were found, and all that is wrong; raises only where ``options`` cannot be used."""
+    parts = _check(target, host, options, cuda=_wheel_toolkit(target, options, host, context))
+    return tuple(tool for part in parts for tool in part.tools), tuple(p for part in parts for p in part.problems)
 
 
 def preflight(
@@ -166,7 +174,7 @@ def _lacking(
     names = ", ".join(dict.fromkeys(problem.tool for problem in problems))
     details = [line for problem in problems for line in (f"{problem.message}.", *problem.evidence)]
     install = install_line((problem.package for problem in problems), host)
-    hints = [f"{install[0].upper()}{install[1:]}." if install else "", _alternative(target, recipe, host, options)]
+    hints = [f"What is missing comes with: {install}." if install else "", _alternative(target, recipe, host, options)]
     return ToolError(
         f"Target {target.name} cannot be built on this host: {names} missing or not good enough.",
         hint=" ".join(hint for hint in hints if hint) or None,

@@ -23,7 +23,13 @@ void main() {
 }
 """
 # Headers of 1.3.239 (Debian 12) compile all shaders, and then lack both of these.
-_PROGRAM = """#include <vulkan/vulkan.hpp>
+_PROGRAM = """#if !__has_include(<vulkan/vulkan.hpp>)
+#error no Vulkan headers
+#endif
+#if !__has_include(<spirv/unified1/spirv.hpp>)
+#error no SPIR-V headers
+#endif
+#include <vulkan/vulkan.hpp>
 #include <spirv/unified1/spirv.hpp>
 int main() {
     VkPhysicalDeviceCooperativeMatrixFeaturesKHR features{};
@@ -59,7 +65,7 @@ def check_vulkan(target: Target, host: Host, options: BuildOptions, *, cxx: Path
         argv = [str(cxx), "-std=c++17", *([f"-I{include}"] if include else []), "{source}", "-o", "{out}", library]
         done = host.attempt(argv, name="trial.cpp", text=_PROGRAM)
         if not done.ok:
-            problems.append(_explain(done.tail))
+            problems += _explain(done.tail)
     return Checked(tools=(glslc,) if glslc else (), problems=tuple(problems), entries=tuple(entries.items()))
 
 
@@ -80,15 +86,18 @@ def _entries(sdk: Path, host: Host) -> dict[str, str]:
     return entries
 
 
-def _explain(output: tuple[str, ...]) -> Problem:
+def _explain(output: tuple[str, ...]) -> list[Problem]:
     text, evidence = "\n".join(output), first_errors(output)
-    if "spirv/unified1" in text:
-        return Problem("SPIRV-Headers", "the SPIR-V headers were not found", "spirv-headers", evidence)
-    if "vulkan/vulkan.hpp" in text and "No such file" in text:
-        return Problem("Vulkan headers", "the Vulkan headers were not found", "vulkan-headers", evidence)
+    missing = [
+        Problem(tool, f"{tool} were not found", package)
+        for tool, package in (("Vulkan headers", "vulkan-headers"), ("SPIR-V headers", "spirv-headers"))
+        if f"no {tool}" in text
+    ]
+    if missing:
+        return missing
     if "LayerSetting" in text or "CooperativeMatrix" in text:
         message = "the Vulkan headers are too old for v0.5.0: 1.3.272 or later is needed"
-        return Problem("Vulkan headers", message, "vulkan-headers", evidence)
-    if "vulkan" in text and ("cannot find" in text or "undefined" in text):
-        return Problem("libvulkan", "libvulkan does not link", "vulkan-headers", evidence)
-    return Problem("Vulkan headers", "a line of Vulkan C++ does not compile", "vulkan-headers", evidence)
+        return [Problem("Vulkan headers", message, "vulkan-headers", evidence)]
+    if "cannot find" in text or "undefined reference" in text:
+        return [Problem("libvulkan", "libvulkan does not link", "vulkan-headers", evidence)]
+    return [Problem("Vulkan headers", "a line of Vulkan C++ does not compile", "vulkan-headers", evidence)]
