@@ -28,7 +28,7 @@ class SchemaProblem:
 
 
 def load_schema(name: str) -> dict[str, Any]:
-    """The schema ``name`` (``build-info-1``, ``flavours-1``) as it ships in the package."""
+    """The schema ``name`` (``build-info-1``, ``flavours-1``, ``statement-1``) as it ships in the package."""
     text = resources.files("llamabuild.release").joinpath("schema", f"{name}.json").read_text(encoding="utf-8")
     schema: dict[str, Any] = json.loads(text)
     return schema
@@ -42,8 +42,8 @@ def schema_problems(document: Any, name: str) -> tuple[SchemaProblem, ...]:
     from jsonschema import Draft202012Validator
 
     schema = load_schema(name)
-    known = schema["properties"]["schema"]["const"]
-    if isinstance(document, dict) and document.get("schema") != known:
+    known = schema["properties"].get("schema", {}).get("const")
+    if known is not None and isinstance(document, dict) and document.get("schema") != known:
         found = f"schema {document['schema']!r} is there" if "schema" in document else "no schema number is there"
         return (SchemaProblem(("schema",), f"{found}, and this program reads schema {known}"),)
     errors = sorted(Draft202012Validator(schema).iter_errors(document), key=lambda error: [str(p) for p in error.path])

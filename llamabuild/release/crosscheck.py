@@ -1,0 +1,293 @@
+"""Hold a provenance statement against its files: archive, sums, SBOM and BUILD_INFO must tell one story."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llamabuild.bundle.unpack import opened_tar
+from llamabuild.core.errors import BundleError
+from llamabuild.core.files import sha256_file
+from llamabuild.release.schemas import schema_problems
+from llamabuild.release.statement import digests_of, read_statement
+from llamabuild.verify.findings import Report
+from llamabuild.verify.kinds import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from llamabuild.verify.findings import Finding
+
+_AGAIN = "Fetch the release's files again from where it was published, and compare their SHA-256."
+
+NOT_HERE = Kind(
+    "provenance.not-here",
+    "warning",
+    "A file that the statement speaks of is not here, so nothing was checked about it.",
+    "Fetch it from the same release, beside the statement.",
+)
+NO_SUBJECT = Kind(
+    "provenance.no-subject",
+    "error",
+    "None of the archives that the statement speaks of is here, or it does not speak of the one that was named.",
+    "Use the statement of the archive's own flavour, from the same release.",
+)
+CHANGED = Kind(
+    "provenance.digest-mismatch",
+    "error",
+    "A file does not have the digest that the statement gives: it was changed, or is from another release.",
+    _AGAIN,
+)
+SUMS = Kind(
+    "provenance.sums-disagree",
+    "error",
+    "SHA256SUMS and the statement do not give the same digest for a file, or one of them does not know it.",
+    _AGAIN,
+)
+INFO = Kind(
+    "provenance.build-info-disagrees",
+    "error",
+    "BUILD_INFO beside the archive, the one inside it, and the archive's files are not those of one build.",
+    _AGAIN,
+)
+SBOM = Kind(
+    "provenance.sbom-disagrees",
+    "error",
+    "The SBOM names another source, other patches, or files with other digests than BUILD_INFO and the archive.",
+    _AGAIN,
+)
+MATERIAL = Kind(
+    "provenance.material-disagrees",
+    "error",
+    "The statement's source, patches or parameters are not those of BUILD_INFO.",
+    _AGAIN,
+)
+DAMAGED = Kind("provenance.archive-damaged", "error", "An archive cannot be read to its end.", _AGAIN)
+
+KINDS = (NOT_HERE, NO_SUBJECT, CHANGED, SUMS, INFO, SBOM, MATERIAL, DAMAGED)
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """An archive as it was read once: digests of its files, its links, and its BUILD_INFO."""
+
+    files: Mapping[str, str]
+    links: Mapping[str, str]
+    info: Mapping[str, Any] | None
+
+
+def verify_provenance(statement: Path, folder: Path, *, archive: Path | None = None) -> Report:
+    """Check everything that a statement says about the files in ``folder``, and those files against each other.
+
+    ``archive``: the one archive that matters; others of the statement may then be absent without a word.
+    Raises UsageError for a file that is no statement of the kind and version that this program writes.
+    """
+    document = read_statement(statement)
+    return Report(subject=str(archive or folder), findings=tuple(_check(document, folder, archive)))
+
+
+def _check(document: Mapping[str, Any], folder: Path, archive: Path | None) -> Iterator[Finding]:
+    subjects = digests_of(document["subject"])
+    byproducts = digests_of(document["predicate"]["runDetails"].get("byproducts", ()))
+    wanted = {archive.name: subjects.get(archive.name)} if archive else subjects
+    here = [name for name, digest in wanted.items() if digest and (folder / name).is_file()]
+    if not here:
+        yield NO_SUBJECT.at(
+            "", f"The statement speaks of {', '.join(sorted(subjects))}; none of the archives asked for is that."
+        )
+        return
+    for name in wanted.keys() - set(here):
+        yield NOT_HERE.at(name, f"{name} is not here.")
+    good = []
+    for name, digest in [(name, subjects[name]) for name in here] + sorted(byproducts.items()):
+        found = list(_check_digest(folder / name, digest))
+        yield from found
+        good += [] if found else [name]
+    yield from _check_sums(folder, {name: {**subjects, **byproducts}[name] for name in good})
+    info, sbom = _load(folder, good, "BUILD_INFO-"), _load(folder, good, "sbom-")
+    if info is not None and (problems := schema_problems(info, "build-info-1")):
+        # Nothing can be held against a document that does not say what it should.
+        for problem in problems:
+            yield INFO.at("", f"BUILD_INFO does not follow its schema: {problem}")
+        info = None
+    contents: dict[str, _Contents] = {}
+    for name in here:
+        if name in good:
+            try:
+                contents[name] = _read(folder / name)
+            except (BundleError, OSError, ValueError) as exc:
+                yield DAMAGED.at(name, f"{name} cannot be read: {exc}")
+    yield from _check_contents(contents, info=info, sbom=sbom, complete=contents.keys() == subjects.keys())
+    if info is not None:
+        yield from _check_info(info, document)
+        if sbom is not None:
+            yield from _check_sbom(sbom, info, subjects)
+
+
+def _check_digest(path: Path, digest: str) -> Iterator[Finding]:
+    if not path.is_file():
+        yield NOT_HERE.at(path.name, f"{path.name} is not here.")
+    elif (found := sha256_file(path)) != digest:
+        yield CHANGED.at(
+            path.name, f"{path.name} is not the file that was released.", evidence=f"{found}, stated {digest}"
+        )
+
+
+def _check_sums(folder: Path, stated: Mapping[str, str]) -> Iterator[Finding]:
+    try:
+        lines = (folder / "SHA256SUMS").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        yield NOT_HERE.at("SHA256SUMS", "SHA256SUMS is not here.")
+        return
+    pairs = (line.split(maxsplit=1) for line in lines if line.strip())
+    sums = {pair[1].lstrip("*"): pair[0] for pair in pairs if len(pair) == 2}
+    for name, digest in sorted(stated.items()):
+        if name not in sums:
+            yield SUMS.at(name, f"SHA256SUMS does not list {name}.")
+        elif sums[name] != digest:
+            yield SUMS.at(name, f"SHA256SUMS has another digest for {name}.", evidence=f"{sums[name]}, stated {digest}")
+
+
+def _load(folder: Path, good: list[str], prefix: str) -> Mapping[str, Any] | None:
+    """The byproduct of that name, one whose digest holds; None where there is none, or it is no JSON document."""
+    name = next((name for name in good if name.startswith(prefix) and name.endswith(".json")), None)
+    if name is None:
+        return None
+    try:
+        document = json.loads((folder / name).read_bytes())
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _check_contents(
+    contents: Mapping[str, _Contents],
+    *,
+    info: Mapping[str, Any] | None,
+    sbom: Mapping[str, Any] | None,
+    complete: bool,
+) -> Iterator[Finding]:
+    """Archives against BUILD_INFO and SBOM; ``complete``: together they have to hold everything that those list."""
+    for name, held in sorted(contents.items()):
+        inner = held.info or info
+        if inner is None:
+            yield NOT_HERE.at(name, f"No BUILD_INFO is here to hold {name} against.")
+            continue
+        if info is not None:
+            for key in sorted(key for key in inner if info.get(key) != inner[key]):
+                yield INFO.at(name, f"{key} differs between BUILD_INFO in {name} and the one beside it.")
+        yield from _check_files(name, held, inner)
+        if sbom is not None:
+            listed = _components(sbom, "file:")
+            for path, digest in sorted(held.files.items()):
+                if listed.get(path) != digest:
+                    yield SBOM.at(name, f"The SBOM has no {path} with that digest.", evidence=digest)
+    if complete:
+        held_paths = {path for held in contents.values() for path in (*held.files, *held.links)}
+        for path in sorted({file["path"] for file in (info or {}).get("files", ())} - held_paths):
+            yield INFO.at(path, f"{path} is in BUILD_INFO and in no archive.")
+        for path in sorted(_components(sbom, "file:").keys() - held_paths):
+            yield SBOM.at(path, f"{path} is in the SBOM and in no archive.")
+
+
+def _read(path: Path) -> _Contents:
+    files: dict[str, str] = {}
+    links: dict[str, str] = {}
+    info = None
+    with opened_tar(path) as tar:
+        for member in tar:
+            name = member.name.partition("/")[2]
+            if member.issym():
+                links[name] = member.linkname
+            elif member.islnk():
+                files[name] = files.get(member.linkname.partition("/")[2], "")
+            elif member.isfile() and (handle := tar.extractfile(member)):
+                if name == "BUILD_INFO.json":
+                    data = handle.read()
+                    info, files[name] = json.loads(data), hashlib.sha256(data).hexdigest()
+                else:
+                    digest = hashlib.sha256()
+                    while block := handle.read(1 << 20):
+                        digest.update(block)
+                    files[name] = digest.hexdigest()
+    return _Contents(files=files, links=links, info=info)
+
+
+def _check_files(archive: str, held: _Contents, info: Mapping[str, Any]) -> Iterator[Finding]:
+    listed = {file["path"]: file for file in info.get("files", ())}
+    for path, digest in sorted(held.files.items()):
+        if path.startswith("BUILD_INFO."):
+            continue
+        if path not in listed:
+            yield INFO.at(archive, f"BUILD_INFO does not know {path}.", evidence=digest)
+        elif listed[path].get("sha256") != digest:
+            yield INFO.at(archive, f"{path} is not the file that BUILD_INFO describes.", evidence=digest)
+    for path, target in sorted(held.links.items()):
+        if listed.get(path, {}).get("link") != target:
+            yield INFO.at(archive, f"The link {path} is not the one that BUILD_INFO describes.", evidence=target)
+
+
+def _components(document: Any, kind: str) -> dict[str, str]:
+    """Name → SHA-256 of every component, nested ones too, whose bom-ref starts with ``kind``."""
+    found: dict[str, str] = {}
+    for component in document.get("components", ()) if isinstance(document, dict) else ():
+        hashes = component.get("hashes") or [{}]
+        if str(component.get("bom-ref", "")).startswith(kind):
+            found[str(component.get("name"))] = str(hashes[0].get("content", ""))
+        found |= _components(component, kind)
+    return found
+
+
+def _check_info(info: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[Finding]:
+    definition = document["predicate"]["buildDefinition"]
+    materials = {each.get("name", ""): each for each in definition.get("resolvedDependencies", ())}
+    expected: dict[str, Mapping[str, str]] = {
+        "source": {"gitCommit": info["upstream_base_commit"], "gitTree": info["upstream_tree"]},
+        "patched source": {"gitCommit": info["commit"], "gitTree": info["tree"]},
+        **{f"patch {patch['series']}/{patch['id']}": {"sha256": patch["sha256"]} for patch in info["patches"]},
+    }
+    for name, digest in expected.items():
+        found = materials.get(name, {}).get("digest")
+        if found != digest:
+            yield MATERIAL.at(
+                "", f"The statement's {name} is not BUILD_INFO's.", evidence=f"{found}, BUILD_INFO {digest}"
+            )
+    for name in sorted(materials.keys() - expected.keys()):
+        if name.startswith("patch "):
+            yield MATERIAL.at("", f"The statement has a {name} that BUILD_INFO does not know.")
+    parameters = definition.get("externalParameters", {})
+    for key in ("recipe", "target", "arch"):
+        if parameters.get(key) != info[key]:
+            yield MATERIAL.at(
+                "", f"The statement's {key} is not BUILD_INFO's.", evidence=f"{parameters.get(key)}, {info[key]}"
+            )
+
+
+def _check_sbom(sbom: Mapping[str, Any], info: Mapping[str, Any], subjects: Mapping[str, str]) -> Iterator[Finding]:
+    described = sbom.get("metadata", {}).get("component", {}).get("properties", ())
+    archives = {str(each.get("name")): each.get("value") for each in described if isinstance(each, dict)}
+    if archives != {f"llamabuild:archive:{name}": f"sha256:{digest}" for name, digest in subjects.items()}:
+        yield SBOM.at("", "The SBOM is about other archives.", evidence=", ".join(sorted(archives)))
+    top = [each for each in sbom.get("components", ()) if isinstance(each, dict)]
+    commits = [
+        commit.get("uid")
+        for each in top
+        if each.get("bom-ref") == "llama.cpp"
+        for commit in each.get("pedigree", {}).get("commits", ())
+    ]
+    if commits != [info["upstream_base_commit"]]:
+        yield SBOM.at("", "The SBOM's upstream commit is not BUILD_INFO's.", evidence=f"{commits}")
+    patches = _components(sbom, "patch:")
+    if patches != {patch["id"]: patch["sha256"] for patch in info["patches"]}:
+        yield SBOM.at("", "The SBOM's patches are not BUILD_INFO's.", evidence=", ".join(sorted(patches)))
+    bundled = {
+        (each.get("name", ""), each.get("version", ""))
+        for each in top
+        if str(each.get("bom-ref", "")).startswith("component:")
+    }
+    stated = {(each["name"], each["version"]) for each in info.get("components", ())}
+    for name, version in sorted(bundled ^ stated):
+        yield SBOM.at("", f"{name} {version} is in only one of SBOM and BUILD_INFO.")
