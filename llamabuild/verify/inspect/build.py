@@ -1,0 +1,330 @@
+"""Inspect a build folder or a CMakeCache.txt: what was asked for, what the tree took, what is compiled."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llamabuild.verify.inspect.cmake_cache import CMakeCache, is_false, read_cache
+from llamabuild.verify.inspect.compile_commands import Compiled, read_compile_commands
+from llamabuild.verify.inspect.model import Backend, Ignored, Inspection
+from llamabuild.verify.inspect.options import (
+    BACKENDS,
+    DEPRECATED,
+    given_undeclared,
+    is_read_undeclared,
+    suggest,
+    synonyms,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_GPU_BACKEND = re.compile(r"^GPU_BACKEND_([A-Z0-9]+)$")
+"""A field note greps for these; llama.cpp has none, but a fork may."""
+_NATIVE_WORD = re.compile(r"-m(?:arch|cpu)=native\b")
+_TARGET_OF = {"hip": ("ggml-hip", "ggml-rocm"), "metal": ("ggml-metal",)}
+_NOT_TOOLS = frozenset({"CMAKE_DLLTOOL", "CMAKE_TAPI", "CMAKE_MT"})
+"""Searched by CMake for every project on Linux, and never found there."""
+_SIBLINGS = 3
+"""So many other backends' options make a cache one of a whole, recent tree."""
+_LEFT_BY = (
+    ("cuda", ("CMAKE_CUDA_COMPILER", "CUDAToolkit_BIN_DIR")),
+    ("vulkan", ("Vulkan_LIBRARY", "Vulkan_GLSLC_EXECUTABLE")),
+    ("hip", ("hip_DIR", "hipblas_DIR", "CMAKE_HIP_COMPILER")),
+)
+
+
+def inspect_build(path: Path) -> Inspection:
+    """Inspect a folder with a CMakeCache.txt, or that file alone. Raises OSError where it cannot be read."""
+    alone = path.is_file()
+    folder = path.parent if alone else path
+    cache = read_cache(path if alone else folder / "CMakeCache.txt")
+    commands = folder / "compile_commands.json"
+    compiled: Compiled | str | None = None
+    if not alone or _belongs(cache, folder):
+        compiled = read_compile_commands(commands) if commands.is_file() else None
+    problem = compiled if isinstance(compiled, str) else ""
+    built = compiled if isinstance(compiled, Compiled) else None
+    backends = _backends(cache, built)
+    native, native_from = _native(cache, built)
+    ignored = tuple(_ignored(cache, backends))
+    return Inspection(
+        subject=str(path),
+        kind="cmake-cache" if alone else "build",
+        backends=backends,
+        archs=_archs(cache, backends),
+        native=native,
+        native_from=native_from,
+        rccl=_collective(cache, built, backends, backend="hip", library="rccl"),
+        nccl=_collective(cache, built, backends, backend="cuda", library="nccl"),
+        missing_tools=tuple(_missing_tools(cache)),
+        ignored_options=ignored,
+        leftovers=tuple(_leftovers(cache, backends)),
+        disagreements=tuple(_disagreements(cache, built, backends)),
+        details=_details(cache, built, folder, problem),
+    )
+
+
+def _belongs(cache: CMakeCache, folder: Path) -> bool:
+    """Whether the folder that a lone cache lies in is the build folder it was written for."""
+    made_for = cache.value("CMAKE_CACHEFILE_DIR")
+    return bool(made_for) and Path(made_for).resolve() == folder.resolve()
+
+
+def _backends(cache: CMakeCache, compiled: Compiled | None) -> dict[str, Backend]:
+    found: dict[str, Backend] = {}
+    plugins = _is_on(cache, "GGML_BACKEND_DL")
+    for name, options in BACKENDS.items():
+        backend = _declared(cache, options) or _undeclared(cache, name, options)
+        if backend is not None:
+            found[name] = backend
+    for option, entry in cache.entries.items():
+        if (match := _GPU_BACKEND.match(option)) and entry.is_declared:
+            found.setdefault(match[1].lower(), Backend("on" if entry.is_on else "off", option))
+    if compiled is not None:
+        for name, backend in list(found.items()):
+            targets = _TARGET_OF.get(name, (f"ggml-{name}",))
+            there = any(target in compiled.targets or f"{target}-x64" in compiled.targets for target in targets)
+            if there and backend.state != "on":
+                note = f"compiled all the same (target {targets[0]})"
+                found[name] = replace(backend, state="on", note=note)
+    if "cpu" not in found and found:
+        # The CPU backend was no option in old trees: it is always there.
+        found["cpu"] = Backend("on", note="not an option in this tree")
+    for name, backend in found.items():
+        if backend.state == "on":
+            found[name] = replace(backend, kind="plugin" if plugins else "linked")
+    return dict(sorted(found.items()))
+
+
+def _declared(cache: CMakeCache, options: tuple[str, ...]) -> Backend | None:
+    present = [entry for option in options if (entry := cache.declared(option)) is not None]
+    if not present:
+        return None
+    on = next((entry for entry in present if entry.is_on), None)
+    if on is not None:
+        return Backend("on", on.name)
+    asked = _asked(cache, options)
+    if asked:
+        return Backend("ignored", asked, note=f"this tree reads {present[0].name}")
+    near = next(
+        (
+            other
+            for other in given_undeclared(cache)
+            if cache.entries[other].is_on and not is_read_undeclared(other) and suggest(other, cache) == present[0].name
+        ),
+        "",
+    )
+    if near:
+        return Backend("ignored", near, note=f"this tree reads {present[0].name}")
+    return Backend("off", present[0].name)
+
+
+def _undeclared(cache: CMakeCache, name: str, options: tuple[str, ...]) -> Backend | None:
+    asked = _asked(cache, options)
+    if not asked:
+        return None
+    others = sum(cache.declared(group[0]) is not None for group in BACKENDS.values())
+    if asked in DEPRECATED and others >= _SIBLINGS:
+        # llama_option_depr in upstream's CMakeLists.txt sets the new name as a plain variable, and option() then
+        # leaves no cache entry of that name: its absence beside the other GGML_ options is the sign (seen on v0.5.0).
+        return Backend("on", asked, note=f"a deprecated name of {options[0]}")
+    return Backend("ignored", asked, note=f"this tree has no {name} option")
+
+
+def _asked(cache: CMakeCache, options: tuple[str, ...]) -> str:
+    return next(
+        (
+            option
+            for option in options
+            if (entry := cache.entries.get(option)) and not entry.is_declared and entry.is_on
+        ),
+        "",
+    )
+
+
+def _is_on(cache: CMakeCache, name: str) -> bool:
+    entry = cache.declared(name)
+    return entry is not None and entry.is_on
+
+
+def _archs(cache: CMakeCache, backends: Mapping[str, Backend]) -> tuple[str, ...]:
+    archs: list[str] = []
+    for backend, options in (
+        ("cuda", ("CMAKE_CUDA_ARCHITECTURES",)),
+        ("hip", ("CMAKE_HIP_ARCHITECTURES", "GPU_TARGETS", "AMDGPU_TARGETS")),
+        ("musa", ("MUSA_ARCHITECTURES",)),
+    ):
+        if backend in backends and backends[backend].state == "on":
+            text = next((value for option in options if (value := cache.value(option))), "")
+            archs += [word for word in text.split(";") if word]
+    return tuple(dict.fromkeys(archs))
+
+
+def _native(cache: CMakeCache, compiled: Compiled | None) -> tuple[bool | None, str]:
+    if compiled is not None and compiled.commands:
+        return bool(compiled.native_files), "compile commands"
+    flags = " ".join(
+        entry.value for name, entry in cache.entries.items() if re.match(r"^CMAKE_(?:C|CXX)_FLAGS(?:_[A-Z]+)?$", name)
+    )
+    if _NATIVE_WORD.search(flags):
+        return True, "compiler flags in the cache"
+    for option in ("GGML_NATIVE", "LLAMA_NATIVE"):
+        entry = cache.declared(option)
+        if entry is not None:
+            return entry.is_on, "cache"
+    return None, ""
+
+
+def _collective(
+    cache: CMakeCache, compiled: Compiled | None, backends: Mapping[str, Backend], *, backend: str, library: str
+) -> bool | None:
+    """Whether the backend is built with its collectives; None where neither cache nor commands tell."""
+    option = next(
+        (
+            entry
+            for name in (f"GGML_{backend.upper()}_{library.upper()}", f"GGML_{library.upper()}")
+            if (entry := cache.declared(name))
+        ),
+        None,
+    )
+    state = backends.get(backend)
+    if state is None or state.state != "on":
+        return None if option is None else False
+    if compiled is not None and compiled.commands:
+        return bool({"GGML_USE_NCCL", f"GGML_USE_{library.upper()}"} & compiled.defines)
+    if option is None:
+        return None
+    found = cache.entries.get(f"{library.upper()}_LIBRARY")
+    # The option only permits it: upstream links NCCL where the library was found.
+    return option.is_on and not (found is not None and found.is_missing)
+
+
+def _missing_tools(cache: CMakeCache) -> Iterator[str]:
+    for name, entry in cache.entries.items():
+        if entry.is_missing and entry.kind in {"FILEPATH", "PATH", "STRING"} and name not in _NOT_TOOLS:
+            yield name
+
+
+def _ignored(cache: CMakeCache, backends: Mapping[str, Backend]) -> Iterator[Ignored]:
+    taken = {backend.option for backend in backends.values() if backend.state == "on"}
+    for name in given_undeclared(cache):
+        if name in taken or is_read_undeclared(name):
+            continue
+        entry = cache.entries[name]
+        target = suggest(name, cache)
+        note = ""
+        if name == "LLAMA_CURL":
+            note, target = "upstream dropped curl; downloads need LLAMA_OPENSSL", suggest(name, cache)
+        elif target is None and any(other in cache.entries for other in synonyms(name) if other != name):
+            note = "another name of it was given too"
+        yield Ignored(name, entry.value, target, note)
+
+
+def _leftovers(cache: CMakeCache, backends: Mapping[str, Backend]) -> Iterator[str]:
+    listed = [each for each in cache.value("GGML_AVAILABLE_BACKENDS").split(";") if each]
+    for each in listed:
+        name = each.removeprefix("ggml-").partition("-")[0]
+        state = backends.get(name)
+        if state is not None and state.state != "on":
+            yield f"GGML_AVAILABLE_BACKENDS still names {each}, which is {state.state}: that list only ever grows."
+    for name, traces in _LEFT_BY:
+        state = backends.get(name)
+        if state is None or state.state == "on":
+            continue
+        for trace in traces:
+            entry = cache.entries.get(trace)
+            if entry is not None and entry.is_declared and not is_false(entry.value):
+                yield f"{trace} is still set to {entry.value}, and {name} is {state.state}."
+
+
+def _disagreements(cache: CMakeCache, compiled: Compiled | None, backends: Mapping[str, Backend]) -> Iterator[str]:
+    if compiled is None or not compiled.commands:
+        return
+    option = cache.declared("GGML_NATIVE") or cache.declared("LLAMA_NATIVE")
+    if option is not None and option.is_on != bool(compiled.native_files):
+        how = f"{len(compiled.native_files)} files are compiled" if compiled.native_files else "no file is compiled"
+        yield f"{option.name} is {option.value}, and {how} for the building machine's own processor."
+    asked = {word.partition("-")[0] for word in _archs(cache, backends) if word[:1].isdigit()}
+    real = {*compiled.sass, *compiled.ptx}
+    if asked and real and asked != real:
+        yield f"CMAKE_CUDA_ARCHITECTURES asks for {_list(asked)}, and the commands compile for {_list(real)}."
+    gfx = {word for word in _archs(cache, backends) if word.startswith("gfx")}
+    if gfx and compiled.gfx and gfx != set(compiled.gfx):
+        yield f"The cache asks for {_list(gfx)}, and the commands compile for {_list(set(compiled.gfx))}."
+    for name, backend in backends.items():
+        target = _TARGET_OF.get(name, (f"ggml-{name}",))[0]
+        if backend.state == "on" and not any(each.startswith(target) for each in compiled.targets):
+            yield f"{name} is on by {backend.option or 'default'}, and no command compiles it."
+
+
+def _list(words: set[str]) -> str:
+    return ", ".join(sorted(words))
+
+
+def _details(cache: CMakeCache, compiled: Compiled | None, folder: Path, problem: str) -> dict[str, Any]:
+    compilers = {
+        language.lower(): cache.value(f"CMAKE_{language}_COMPILER")
+        for language in ("C", "CXX", "CUDA", "HIP")
+        if cache.value(f"CMAKE_{language}_COMPILER")
+    }
+    source = cache.value("CMAKE_HOME_DIRECTORY")
+    number = cache.value("LLAMA_BUILD_NUMBER")
+    details: dict[str, Any] = {
+        "build_type": cache.value("CMAKE_BUILD_TYPE") or None,
+        "generator": cache.value("CMAKE_GENERATOR") or None,
+        "compilers": compilers,
+        "toolkit": _toolkit(cache),
+        "shared": _is_on(cache, "BUILD_SHARED_LIBS") if cache.declared("BUILD_SHARED_LIBS") else None,
+        "plugins": _is_on(cache, "GGML_BACKEND_DL"),
+        "source": source or None,
+        "commit": cache.value("LLAMA_BUILD_COMMIT") or _commit_of(Path(source) if source else None),
+        "build_number": int(number) if number.isdigit() else None,
+        "cmake_problems": [*cache.problems, *([problem] if problem else [])],
+    }
+    if compiled is not None:
+        details["compiled"] = {
+            "commands": compiled.commands,
+            "native_files": len(compiled.native_files),
+            "sass": list(compiled.sass),
+            "ptx": list(compiled.ptx),
+            "gfx": list(compiled.gfx),
+        }
+    moved = cache.value("CMAKE_CACHEFILE_DIR")
+    details["moved_from"] = moved if moved and Path(moved).resolve() != folder.resolve() else None
+    return details
+
+
+def _toolkit(cache: CMakeCache) -> str | None:
+    for name in ("CUDAToolkit_BIN_DIR", "CMAKE_CUDA_COMPILER", "ROCM_PATH", "hip_DIR", "Vulkan_LIBRARY"):
+        value = cache.value(name)
+        if value and not is_false(value):
+            return value
+    return None
+
+
+def _commit_of(source: Path | None) -> str | None:
+    """The commit that the source tree has checked out now, read from its files; it may have moved on since."""
+    if source is None:
+        return None
+    git = source / ".git"
+    try:
+        if git.is_file():
+            git = (source / git.read_text().partition(":")[2].strip()).resolve()
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref:"):
+            return head or None
+        name = head.partition(":")[2].strip()
+        common = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
+        for place in (git / name, common / name):
+            if place.is_file():
+                return place.read_text().strip()
+        for line in (common / "packed-refs").read_text().splitlines():
+            if line.endswith(f" {name}"):
+                return line.split()[0]
+    except OSError:
+        return None
+    return None
