@@ -1,4 +1,4 @@
-"""Verbs about models and the runtime that serves them: ``gguf``."""
+"""Verbs about models and the runtime that serves them: ``gguf``, ``smoke``."""
 
 from __future__ import annotations
 

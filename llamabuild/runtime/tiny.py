@@ -18,7 +18,14 @@ TinyKind = Literal["dense", "moe", "hybrid", "dflash2"]
 
 _ARCHITECTURE = {"dense": "llama", "moe": "qwen3moe", "hybrid": "qwen35", "dflash2": "dflash"}
 
+TINY_NAME = "tiny random"
+"""How ``general.name`` of these models begins."""
+
+_TOOL_TOKENS = ("<tool_call>", "</tool_call>")
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
+
+_STEER = 4.0
+"""The first element of every embedding, and (with a sign) of every output row: see `_tensors`."""
 
 CHAT_TEMPLATE = (
     "{%- if reasoning_effort is defined and reasoning_effort == 'refuse-me' %}"
@@ -28,8 +35,8 @@ CHAT_TEMPLATE = (
     "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' }}"
     "{%- if message.content %}{{- message.content }}{%- endif %}"
     "{%- if message.tool_calls %}{%- for call in message.tool_calls %}"
-    "{{- '<tool_call>\\n' }}{{- {'name': call.function.name, 'arguments': call.function.arguments} | tojson }}"
-    "{{- '\\n</tool_call>' }}{%- endfor %}{%- endif %}"
+    "{{- '<tool_call>' }}{{- {'name': call.function.name, 'arguments': call.function.arguments} | tojson }}"
+    "{{- '</tool_call>' }}{%- endfor %}{%- endif %}"
     "{{- '<|im_end|>\\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
@@ -48,7 +55,7 @@ class TinyShape:
     head_size: int = 16
     feed_forward: int = 128
     context: int = 4096
-    vocab: int = 272
+    vocab: int = 280
     """At least the 256 bytes, a few merges and the special tokens; the rest are filler tokens."""
     experts: int = 4
     experts_used: int = 2
@@ -116,7 +123,7 @@ def byte_tokens() -> list[str]:
 
 def _write_header(writer: Any, shape: TinyShape) -> None:
     arch = shape.architecture
-    writer.add_name(f"tiny random {shape.kind}")
+    writer.add_name(f"{TINY_NAME} {shape.kind}")
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.width)
     writer.add_block_count(shape.layers)
@@ -161,9 +168,10 @@ def _write_tokenizer(writer: Any, shape: TinyShape) -> None:
 
     merged = ["Ġt", "he", "in"]
     normal = byte_tokens() + merged
-    filler = [f"<filler{number}>" for number in range(shape.vocab - len(normal) - len(_SPECIAL_TOKENS))]
-    tokens = [*normal, *filler, *_SPECIAL_TOKENS]
-    kinds = [gguf.TokenType.NORMAL] * len(normal) + [gguf.TokenType.UNUSED] * len(filler)
+    filler_count = shape.vocab - len(normal) - len(_TOOL_TOKENS) - len(_SPECIAL_TOKENS)
+    tokens = [*normal, *(f"<filler{number}>" for number in range(filler_count)), *_TOOL_TOKENS, *_SPECIAL_TOKENS]
+    kinds = [gguf.TokenType.NORMAL] * len(normal) + [gguf.TokenType.UNUSED] * filler_count
+    kinds += [gguf.TokenType.USER_DEFINED] * len(_TOOL_TOKENS)
     first_special = len(tokens) - len(_SPECIAL_TOKENS)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
@@ -178,7 +186,12 @@ def _write_tokenizer(writer: Any, shape: TinyShape) -> None:
 
 
 def _tensors(shape: TinyShape) -> Iterator[tuple[str, Any, Any]]:
-    """Names, values and storage types. A numpy shape is the reverse of ggml's."""
+    """Names, values and storage types. A numpy shape is the reverse of ggml's.
+
+    The model is random but for one direction: the first element of the residual stream is large for every token, and
+    the output rows of printable ASCII agree with it while all others oppose it. So what it says is text (a server in
+    debug mode answers 500 to bytes that are no UTF-8), and it goes on until it has said as much as was asked for.
+    """
     import gguf
     import numpy as np
 
@@ -202,8 +215,12 @@ def _tensors(shape: TinyShape) -> Iterator[tuple[str, Any, Any]]:
         yield matrix("selector_successor.weight", shape.vocab, shape.selector_rank)
         yield matrix("selector_hidden.weight", shape.selector_rank, width)
     else:
-        yield matrix("token_embd.weight", shape.vocab, width)
-        yield matrix("output.weight", shape.vocab, width)
+        steered = np.full((shape.vocab, 1), -_STEER, dtype=np.float32)
+        steered[0x20:0x7F] = _STEER
+        for name, first in (("token_embd.weight", np.float32(_STEER)), ("output.weight", steered)):
+            rows = chance.standard_normal((shape.vocab, width), dtype=np.float32) * np.float32(width**-0.5)
+            rows[:, :1] = first
+            yield name, gguf.quants.quantize(rows, stored), stored
     for layer in range(shape.layers):
         at = f"blk.{layer}."
         yield vector(f"{at}attn_norm.weight", width)
