@@ -1,0 +1,132 @@
+"""What ``release`` does: the pipeline once for each flavour, then the release folder."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llamabuild.build.model import BuildOptions
+from llamabuild.core.errors import UsageError
+from llamabuild.core.files import remove_tree, write_text
+from llamabuild.pipeline import Request, build, make, open_job
+from llamabuild.recipe.load import load_recipe, load_series
+from llamabuild.release.assemble import require_absent, write_release
+from llamabuild.release.baseline import baseline_recipe, recipe_text
+from llamabuild.release.collect import collect_parts
+from llamabuild.release.flavours import read_flavours
+from llamabuild.release.matrix import target_of
+from llamabuild.release.ninja import read_ninja_log
+from llamabuild.release.part import Built, Part, archives_in, read_release, write_part
+from llamabuild.source.export import export_series
+from llamabuild.verify.check import verify_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from llamabuild.bundle.model import Artifact
+    from llamabuild.core.context import Context
+    from llamabuild.recipe.model import Recipe
+    from llamabuild.release.facts import BuildFacts
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A release as asked for on the command line."""
+
+    recipe: str
+    flavours: tuple[str, ...]
+    out: Path
+    source: Path | None = None
+    """Where finished parts are; None: build them."""
+    since: Path | None = None
+    baseline: bool = False
+    container: bool = False
+    wheel: bool = False
+    cuda_toolkit: str | None = None
+    jobs: int | None = None
+
+
+def run_release(wanted: Wanted, context: Context) -> tuple[Artifact, ...]:
+    """Make the release; returns every published file. Whatever can be told early is told before anything is built."""
+    require_absent(wanted.out)
+    recipe = load_recipe(wanted.recipe, context)
+    flavours = read_flavours(wanted.flavours, context.cwd)
+    targets = tuple((flavour.target, target_of(recipe, flavour)[1]) for flavour in flavours)
+    since = read_release(wanted.since) if wanted.since else ()
+    since_name = wanted.since.resolve().name if wanted.since else ""
+    if wanted.source is not None:
+        source = wanted.source
+        if not source.is_dir():
+            raise UsageError(f"There is no folder {source}.", hint="Name the folder that the parts were put in.")
+
+        def collect(folder: Path) -> Sequence[Part]:
+            return collect_parts(source, folder, recipe=recipe, flavours=targets, since=since)
+
+        return write_release(wanted.out, fill=collect, since=since_name)
+    if not flavours:
+        raise UsageError(
+            f"No flavour of recipe {recipe.name} is named.",
+            hint=f"Name each with --flavour TARGET:ARCH, or a file; it has {', '.join(sorted(recipe.targets))}.",
+        )
+    with _scratch(context) as scratch:
+        requests = list(_requests(wanted, recipe, targets, context=context, scratch=scratch))
+        for request in requests:
+            open_job(request, context)
+
+        def fill(folder: Path) -> Sequence[Part]:
+            parts = [_part(request, folder, wanted=wanted, context=context, since=since) for request in requests]
+            for use in recipe.series:
+                export_series(use.name, folder / f"llama-{recipe.name}-patches-{use.name}.tar.gz", context)
+            return parts
+
+        return write_release(wanted.out, fill=fill, since=since_name)
+
+
+@contextmanager
+def _scratch(context: Context) -> Iterator[Path]:
+    context.home.root.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="release-", dir=context.home.root))
+    try:
+        yield folder
+    finally:
+        remove_tree(folder)
+
+
+def _requests(
+    wanted: Wanted, recipe: Recipe, targets: Sequence[tuple[str, str]], *, context: Context, scratch: Path
+) -> Iterator[Request]:
+    recipes = [wanted.recipe]
+    if wanted.baseline:
+        brought = {name for use in recipe.series for name in load_series(use.name, context)[0].features}
+        baseline = baseline_recipe(recipe, series_features=brought)
+        path = scratch / "recipes" / f"{baseline.name}.toml"
+        write_text(path, recipe_text(baseline))
+        recipes.append(str(path))
+    for name in recipes:
+        for target, arch in targets:
+            options = BuildOptions(jobs=wanted.jobs)
+            if "cuda" in recipe.targets[target].backends:
+                options = BuildOptions(jobs=wanted.jobs, cuda_toolkit=wanted.cuda_toolkit)
+            yield Request(recipe=name, target=target, arch=arch or None, options=options)
+
+
+def _part(request: Request, folder: Path, *, wanted: Wanted, context: Context, since: Sequence[BuildFacts]) -> Part:
+    started = context.now()
+    with _scratch(context) as out:
+        made = make(request, out, context)
+        archives = archives_in(out, made.name)
+        with context.console.step(f"verify {archives[0].name}"):
+            report = verify_path(
+                archives[0],
+                context=context,
+                recipe=load_recipe(request.recipe, context),
+                target=request.target,
+                arch=request.arch,
+            )
+        steps = read_ninja_log(build(request, context).folder / ".ninja_log")
+        built = Built(archives=archives, report=report, started=started, steps=steps)
+        since_name = wanted.since.resolve().name if wanted.since else ""
+        return write_part(built, folder, context=context, since=since, since_name=since_name)
