@@ -15,7 +15,7 @@ from llamabuild.build.cachefile import read_cache, stale_reason, stamp_of, write
 from llamabuild.build.hold import holding
 from llamabuild.build.host import Host
 from llamabuild.build.jobs import default_jobs
-from llamabuild.build.launchers import launcher_entries, launcher_env, needs_network, path_flags
+from llamabuild.build.launchers import launcher_entries, launcher_env, needs_network, path_flags, shader_entries
 from llamabuild.build.model import BuildTree, BuiltFile
 from llamabuild.build.network import downloads_found, namespace_prefix
 from llamabuild.build.ninja import STATUS, NinjaReader, cmake_errors
@@ -76,7 +76,7 @@ def configure_and_build(
         prefix = () if needs_network(toolchain.options) else namespace_prefix(Host.of(context))
         driver = _driver(source, folder, target, env=_environment(patched, source, toolchain, context), prefix=prefix)
         driver.log, driver.held = log, (held,)
-        entries = _entries(target, toolchain, source)
+        entries = _entries(target, toolchain, source, context)
         with context.console.step(f"configure {name}"):
             configuration = _configure(driver, target, entries, context)
         if not prefix:
@@ -159,7 +159,7 @@ def _environment(patched: PatchedSource, source: Path, toolchain: Toolchain, con
     }
 
 
-def _entries(target: Target, toolchain: Toolchain, source: Path) -> tuple[tuple[str, str], ...]:
+def _entries(target: Target, toolchain: Toolchain, source: Path, context: Context) -> tuple[tuple[str, str], ...]:
     """Everything that is passed with -D: the target's own, and where this machine's tools are."""
     ninja = toolchain.tool("ninja")
     entries = {
@@ -170,6 +170,7 @@ def _entries(target: Target, toolchain: Toolchain, source: Path) -> tuple[tuple[
         **dict(toolchain.entries),
         **dict(target.entries),
         **path_flags(target, toolchain.options, source=source),
+        **shader_entries(toolchain, context),
     }
     return tuple(sorted(entries.items()))
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from llamabuild.build import shader_cache
+from llamabuild.core.files import atomic_write, key_of
 
+if TYPE_CHECKING:
     from llamabuild.build.model import BuildOptions, Target, Toolchain
     from llamabuild.core.context import Context
 
@@ -39,6 +43,23 @@ def path_flags(target: Target, options: BuildOptions, *, source: Path) -> dict[s
     written = dict(target.entries)
     names = {f"CMAKE_{language}_FLAGS": flags[language] for language in _languages(target)}
     return {name: f"{written.get(name, '')} {flag}".strip() for name, flag in names.items()}
+
+
+def shader_entries(toolchain: Toolchain, context: Context) -> dict[str, str]:
+    """Glslc behind our own cache of shaders, at a place that is the same for every tree."""
+    glslc = toolchain.tool("glslc")
+    if glslc is None or toolchain.options.launcher == "none":
+        return {}
+    state = glslc.path.resolve().stat()
+    identity = f"{glslc.path.resolve()} {glslc.version} {state.st_size} {state.st_mtime_ns}"
+    script = Path(shader_cache.__file__)
+    words = [sys.executable, "-I", "-S", str(script), str(glslc.path), identity, str(context.home.root / "shaders")]
+    text = f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'
+    wrapper = context.home.root / "tools" / f"glslc-{key_of(identity)[:12]}" / "glslc"
+    if not wrapper.is_file() or wrapper.read_text(encoding="utf-8") != text:
+        with atomic_write(wrapper, mode=0o755) as handle:
+            handle.write(text.encode())
+    return {"Vulkan_GLSLC_EXECUTABLE": str(wrapper)}
 
 
 def launcher_env(options: BuildOptions, *, source: Path, context: Context) -> dict[str, str]:

@@ -31,7 +31,7 @@ _PROGRAM = """#if !__has_include(<vulkan/vulkan.hpp>)
 #endif
 #include <vulkan/vulkan.hpp>
 #include <spirv/unified1/spirv.hpp>
-int main() {
+int trial() {
     VkPhysicalDeviceCooperativeMatrixFeaturesKHR features{};
     vk::LayerSettingEXT setting{};
     uint32_t version = 0;
@@ -62,7 +62,8 @@ def check_vulkan(target: Target, host: Host, options: BuildOptions, *, cxx: Path
     if cxx is not None:
         include = given.get("Vulkan_INCLUDE_DIR") or entries.get("Vulkan_INCLUDE_DIR")
         library = given.get("Vulkan_LIBRARY") or entries.get("Vulkan_LIBRARY") or "-lvulkan"
-        argv = [str(cxx), "-std=c++17", *([f"-I{include}"] if include else []), "{source}", "-o", "{out}", library]
+        flags = ["-std=c++17", "-shared", "-fPIC", *([f"-I{include}"] if include else [])]
+        argv = [str(cxx), *flags, "{source}", "-o", "{out}", library]
         done = host.attempt(argv, name="trial.cpp", text=_PROGRAM)
         if not done.ok:
             problems += _explain(done.tail)
