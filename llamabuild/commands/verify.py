@@ -10,9 +10,11 @@ from llamabuild.core.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from llamabuild.commands.base import Subparsers
     from llamabuild.core.context import Context
+    from llamabuild.verify.findings import Report
 
 
 def register(verbs: Subparsers) -> None:
@@ -45,6 +47,12 @@ def register(verbs: Subparsers) -> None:
         action="store_true",
         help="also write GitHub annotations on standard error (by default in GitHub Actions)",
     )
+    verify.add_argument(
+        "--provenance",
+        metavar="STATEMENT",
+        help="check a release's statement against the files it names, and those against each other; PATH is the "
+        "release's folder, or one archive in it",
+    )
     add_json(verify)
 
     docs = add_verb(
@@ -60,12 +68,12 @@ def register(verbs: Subparsers) -> None:
 
 
 def _verify(args: argparse.Namespace, context: Context) -> int:
-    from llamabuild.core.files import atomic_write
     from llamabuild.verify.check import Options, verify_path
-    from llamabuild.verify.output import render_annotations, render_junit, render_text
     from llamabuild.verify.policy import apply_policy
 
     allow = _parse_allowed(args.allow)
+    if args.provenance:
+        return _verify_provenance(args, context, allow)
     recipe = None
     if args.recipe:
         from llamabuild.recipe.load import load_recipe
@@ -81,7 +89,28 @@ def _verify(args: argparse.Namespace, context: Context) -> int:
         arch=args.arch,
         options=Options(run=not args.no_run),
     )
-    report = apply_policy(report, strict=args.strict, allow=allow)
+    return _tell(apply_policy(report, strict=args.strict, allow=allow), args, context)
+
+
+def _verify_provenance(args: argparse.Namespace, context: Context, allow: Mapping[str, str]) -> int:
+    from llamabuild.release.crosscheck import verify_provenance
+    from llamabuild.verify.policy import apply_policy
+
+    path = context.cwd / args.path
+    if not path.exists():
+        raise UsageError(f"There is no {path}.", hint="Name the release's folder, or one archive in it.")
+    statement = context.cwd / args.provenance
+    if path.is_dir():
+        report = verify_provenance(statement, path)
+    else:
+        report = verify_provenance(statement, path.parent, archive=path)
+    return _tell(apply_policy(report, strict=args.strict, allow=allow), args, context)
+
+
+def _tell(report: Report, args: argparse.Namespace, context: Context) -> int:
+    from llamabuild.core.files import atomic_write
+    from llamabuild.verify.output import render_annotations, render_junit, render_text
+
     if args.junit:
         with atomic_write(context.cwd / args.junit) as handle:
             handle.write(render_junit(report))
