@@ -18,9 +18,10 @@ from llamabuild.bundle.unpack import opened_tar
 from llamabuild.core.errors import UsageError, VerificationError
 from llamabuild.release import assemble
 from llamabuild.release.assemble import write_release
-from llamabuild.release.crosscheck import KINDS, verify_provenance
+from llamabuild.release.crosscheck import verify_provenance
 from llamabuild.release.part import find_statements, read_release, take_part, write_part
 from llamabuild.release.schemas import schema_problems
+from llamabuild.verify.provenance_kinds import KINDS
 
 from .conftest import COMMIT, PATCH, TREE
 
