@@ -9,17 +9,19 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 _FICLONE = 0x40049409
 _CHUNK = 1 << 27
 
 
-def copy_file(source: Path, destination: Path, *, share: bool = False) -> None:
+def copy_file(source: Path, destination: Path, *, share: bool = False, skip: Sequence[tuple[int, int]] = ()) -> None:
     """Copy a file's bytes to a new file with mode 0755 or 0644, as the source can be run or not.
 
     Tried in this order: a reflink; with ``share`` a hard link, for a file that nobody will edit (its mode is then the
-    source's); the kernel's own copy, skipping holes. Raises OSError, ``EEXIST`` where the destination exists.
+    source's); the kernel's own copy, skipping holes. ``skip``: ranges (offset, size), ascending, that the caller is
+    going to zero and that are not worth copying. Raises OSError, ``EEXIST`` where the destination exists.
     """
     mode = 0o755 if source.stat().st_mode & 0o111 else 0o644
     with source.open("rb") as reader:
@@ -28,7 +30,7 @@ def copy_file(source: Path, destination: Path, *, share: bool = False) -> None:
             if _reflinked(reader.fileno(), descriptor):
                 return
             if not share:
-                _copy_data(reader.fileno(), descriptor)
+                _copy_data(reader.fileno(), descriptor, skip=skip)
                 os.fchmod(descriptor, mode)
                 return
         finally:
@@ -49,7 +51,7 @@ def _reflinked(source: int, destination: int) -> bool:
     return True
 
 
-def _copy_data(source: int, destination: int) -> None:
+def _copy_data(source: int, destination: int, *, skip: Sequence[tuple[int, int]]) -> None:
     size = os.fstat(source).st_size
     at = 0
     while at < size:
@@ -60,9 +62,23 @@ def _copy_data(source: int, destination: int) -> None:
             if exc.errno != errno.ENXIO:
                 raise
             break
-        _copy_range(source, destination, start=start, end=end)
+        for first, last in _pieces(start, end, skip):
+            _copy_range(source, destination, start=first, end=last)
         at = end
     os.ftruncate(destination, size)
+
+
+def _pieces(start: int, end: int, skip: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What is left of a range without the skipped ones."""
+    at = start
+    for offset, size in skip:
+        if offset + size <= at or offset >= end:
+            continue
+        if offset > at:
+            yield at, offset
+        at = offset + size
+    if at < end:
+        yield at, end
 
 
 def _copy_range(source: int, destination: int, *, start: int, end: int) -> None:

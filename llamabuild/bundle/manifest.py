@@ -7,6 +7,7 @@ has no part in the files, and would make two archives of the same files differ.
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,6 +131,7 @@ def _patch(outcome: PatchOutcome) -> dict[str, Any]:
 
 def _files(staged: StagedBundle, plan: BundlePlan) -> list[dict[str, Any]]:
     changes = {change.destination: change for change in staged.changes}
+    digests = _digests(staged, [entry.destination for entry in plan.entries if entry.link is None], changes)
     found: list[dict[str, Any]] = []
     for entry in plan.entries:
         path = staged.root / entry.destination
@@ -139,13 +141,22 @@ def _files(staged: StagedBundle, plan: BundlePlan) -> list[dict[str, Any]]:
         record: dict[str, Any] = {
             "path": entry.destination,
             "size": path.stat().st_size,
-            "sha256": sha256_file(path),
+            "sha256": digests[entry.destination],
             "origin": entry.origin,
         }
         if change := changes.get(entry.destination):
             record["changes"] = _changes(change)
         found.append(record)
     return found
+
+
+def _digests(staged: StagedBundle, names: list[str], changes: Mapping[str, FileChange]) -> dict[str, str]:
+    """SHA-256 by destination; what thinning has just hashed is not read again."""
+    known = {name: change.thinned.sha256_after for name, change in changes.items() if change.thinned}
+    rest = [name for name in names if name not in known]
+    with ThreadPoolExecutor() as pool:
+        hashed = pool.map(lambda name: sha256_file(staged.root / name), rest)
+        return {**known, **dict(zip(rest, hashed, strict=True))}
 
 
 def _changes(change: FileChange) -> dict[str, Any]:

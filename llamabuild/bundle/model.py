@@ -26,6 +26,8 @@ class Entry:
     """Remove debug sections and the static symbol table before the rpath is set."""
     thin: tuple[str, ...] = ()
     """Archs whose device code is kept; empty leaves all of it."""
+    part: str = ""
+    """Which archive of a split bundle it goes to; empty for the one with the programs."""
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llamabuild.bundle.copy import copy_file
-from llamabuild.bundle.model import BundlePlan, Entry, FileChange, StagedBundle
+from llamabuild.bundle.model import BundlePlan, Entry, FileChange, StagedBundle, Thinned
+from llamabuild.bundle.thin import apply_thinning, plan_thinning, prove_thinned
 from llamabuild.core.errors import BundleError
-from llamabuild.core.files import atomic_folder
+from llamabuild.core.files import atomic_folder, sha256_file
 from llamabuild.elf.edit import ElfEdit, apply_edit
 
 if TYPE_CHECKING:
@@ -112,13 +113,32 @@ def _make(
     if entry.source is None:
         return None
     target = root / entry.destination
-    copy_file(entry.source, target, share=share and not entry.edit and not entry.thin)
-    change = None
+    # What thinning will zero need not be copied first, unless strip is going to lay the file out anew.
+    strips = entry.strip and strip_tool is not None
+    thinning = plan_thinning(entry.source, entry.thin) if entry.thin else None
+    skip = thinning.ranges if thinning and not strips else ()
+    copy_file(entry.source, target, share=share and not entry.edit and not entry.thin, skip=skip)
+    outcome = None
     if entry.edit:
         edit = ElfEdit(path=target, rpath=entry.rpath, tag=plan.rpath, strip=entry.strip)
         outcome = apply_edit(edit, strip_tool=strip_tool, env=context.env)
-        if outcome.stripped or outcome.method != "unchanged":
-            change = FileChange(entry.destination, stripped=outcome.stripped, rpath=outcome.method)
+    thinned = _thin(entry.source, target, entry.thin) if thinning and thinning.ranges else None
     for name in job.names:
         (root / name).hardlink_to(target)
-    return change
+    if outcome is None or (not outcome.stripped and outcome.method == "unchanged"):
+        return FileChange(entry.destination, thinned=thinned) if thinned else None
+    return FileChange(entry.destination, stripped=outcome.stripped, rpath=outcome.method, thinned=thinned)
+
+
+def _thin(source: Path, target: Path, keep: tuple[str, ...]) -> Thinned:
+    """Zero what is not kept, at the offsets that the edited file has, and prove that nothing else changed."""
+    plan = plan_thinning(target, keep)
+    apply_thinning(target, plan)
+    prove_thinned(source, target, keep)
+    return Thinned(
+        kept=plan.kept,
+        zeroed=plan.zeroed,
+        zeroed_bytes=plan.size,
+        sha256_before=sha256_file(source),
+        sha256_after=sha256_file(target),
+    )
