@@ -47,6 +47,9 @@ def register(verbs: Subparsers) -> None:
         example="llamabuild source --recipe dflash2-2026-09 --to llama.cpp",
     )
     add_recipe(source)
+    source.add_argument(
+        "--keep-conflict", metavar="DIR", type=Path, help="when a patch conflicts, write the tree with markers here"
+    )
     source.add_argument("--to", metavar="DIR", type=Path, help="where to write a git work tree")
     add_json(source)
     add_offline(source)
@@ -98,7 +101,8 @@ def _source(args: argparse.Namespace, context: Context) -> int:
     from llamabuild.source.worktree import check_out
 
     recipe = load_recipe(args.recipe, context)
-    patched = patched_source(recipe, resolve(recipe, context), context)
+    kept = None if args.keep_conflict is None else context.cwd / args.keep_conflict
+    patched = patched_source(recipe, resolve(recipe, context), context, keep_conflict=kept)
     folder = None if args.to is None else check_out(patched, context.cwd / args.to, context)
     if args.json:
         emit_json(

@@ -95,8 +95,11 @@ def list_series(context: Context) -> tuple[Listed, ...]:
     return tuple(found)
 
 
-def patch_names(series: Series) -> dict[str, str]:
-    """Every patch of a series by the name a recipe can leave it out by (commit id or file name), with its group."""
+def patch_names(series: Series, context: Context, path: Path) -> dict[str, str]:
+    """Every patch of a series by the name a recipe can leave it out by (commit id or file name), with its group.
+
+    ``path`` is its manifest's file, beside which the series that it takes in are looked up.
+    """
     names: dict[str, str] = {}
     for part in series.part:
         if part.kind == "range":
@@ -105,6 +108,10 @@ def patch_names(series: Series) -> dict[str, str]:
             names[part.id] = part.group
         elif part.kind == "pr":
             names[part.commit] = part.group
+        elif part.kind == "series":
+            inner, file = load_series(part.name, context, beside=path)
+            if file != path:
+                names |= dict.fromkeys(patch_names(inner, context, file), part.group)
         else:
             names |= dict.fromkeys(part.files, part.group)
     return names
@@ -139,16 +146,15 @@ def _series_use_problems(document: Document, context: Context) -> list[Problem]:
         if not isinstance(name, str):
             continue
         try:
-            series, _ = load_series(name, context, beside=document.path)
+            series, path = load_series(name, context, beside=document.path)
         except RecipeError as exc:
             problems.append(Problem(("series", index, "name"), exc.message.rstrip(".")))
             continue
-        problems += _selection_problems(series, use, index)
+        problems += _selection_problems(series, use, index, names=patch_names(series, context, path))
     return problems
 
 
-def _selection_problems(series: Series, use: dict[str, Any], index: int) -> list[Problem]:
-    names = patch_names(series)
+def _selection_problems(series: Series, use: dict[str, Any], index: int, *, names: dict[str, str]) -> list[Problem]:
     groups = set(names.values()) - {""}
     problems = [
         Problem(("series", index, "groups"), f"series {series.name} has no group {each!r}{nearest(each, groups)}")

@@ -99,7 +99,7 @@ _SHAPES = {
     r"^[0-9a-f]{64}$": "is not a SHA-256 (64 hexadecimal digits in lower case)",
 }
 
-_TAGS = {"range", "commit", "pr", "files", "archive"}
+_TAGS = {"range", "commit", "pr", "files", "archive", "series"}
 
 
 def _without_tags(where: Sequence[str | int]) -> Location:

@@ -87,7 +87,16 @@ class ArchivePart(Written):
     switches: tuple[str, ...] = ()
 
 
-Part = Annotated[RangePart | CommitPart | PullPart | FilePart | ArchivePart, Field(discriminator="kind")]
+class SeriesPart(Written):
+    """``kind = "series"``: the patches of another series, at this place."""
+
+    kind: Literal["series"]
+    name: Name
+    group: str = ""
+    """The group that they are of here; without it, none."""
+
+
+Part = Annotated[RangePart | CommitPart | PullPart | FilePart | ArchivePart | SeriesPart, Field(discriminator="kind")]
 
 
 class Series(Written):
@@ -96,6 +105,8 @@ class Series(Written):
     schema_: Literal[1] = Field(alias="schema")
     name: Name
     summary: str
+    upstream: str = "https://github.com/ggml-org/llama.cpp"
+    """The repository whose refs the series is checked against."""
     groups: tuple[str, ...] = ()
     """The groups in the order they are listed; every patch's group is one of them."""
     flags: tuple[str, ...] = ()

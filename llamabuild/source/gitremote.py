@@ -132,6 +132,21 @@ def fetch_ref(repository: pygit2.Repository, url: str, ref: str, *, depth: int, 
     )
 
 
+def known_ref(repository: pygit2.Repository, ref: str) -> str:
+    """What a ref led to when it was last fetched.
+
+    Raises MissingError when it never was.
+    """
+    import pygit2
+
+    names = [ref] if ref.startswith("refs/") else [f"refs/tags/{ref}", f"refs/heads/{ref}"]
+    for name in names:
+        seen = f"refs/llamabuild/seen/{name.removeprefix('refs/')}"
+        if seen in repository.references:
+            return str(repository.references[seen].peel(pygit2.Commit).id)
+    raise MissingError(f"{ref} was never fetched, and --offline forbids it.", hint="Run once without --offline.")
+
+
 def list_refs(repository: pygit2.Repository, url: str) -> dict[str, str]:
     """Every ref of a server with the id it leads to, annotated tags peeled."""
     import pygit2

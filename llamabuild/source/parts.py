@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.core.download import download
-from llamabuild.core.errors import SourceError
-from llamabuild.recipe.series import ArchivePart, CommitPart, FilePart, PatchNote, PullPart, RangePart
+from llamabuild.core.errors import RecipeError, SourceError
+from llamabuild.recipe.load import load_series
+from llamabuild.recipe.series import ArchivePart, CommitPart, FilePart, PatchNote, PullPart, RangePart, SeriesPart
 from llamabuild.source.gitremote import MissingError, UnreachableError, fetch_history, fetch_ref
 from llamabuild.source.lock import LockedPatch
 from llamabuild.source.mail import Author, parse_patch
@@ -31,8 +33,16 @@ class PartLoader:
     """Reads a series; ``folder`` holds its patch files, ``repository`` gets the commits of forks."""
 
     def __init__(
-        self, series: Series, folder: Path, repository: pygit2.Repository, context: Context, *, upstream: Upstream
+        self,
+        series: Series,
+        folder: Path,
+        repository: pygit2.Repository,
+        context: Context,
+        *,
+        upstream: Upstream,
+        within: frozenset[str] = frozenset(),
     ) -> None:
+        """``within`` are the series that this one is a part of."""
         self._series = series
         self._folder = folder
         self._repository = repository
@@ -40,6 +50,7 @@ class PartLoader:
         self._upstream = upstream
         self._patches: list[Patch] = []
         self._part = 0
+        self._within = within | {folder.name}
 
     def load(self) -> tuple[Patch, ...]:
         """Every patch of the series, in order."""
@@ -50,6 +61,8 @@ class PartLoader:
                     self._file(part, name, (self._folder / name).read_bytes(), shown=str(self._folder / name))
             elif isinstance(part, ArchivePart):
                 self._archive(part)
+            elif isinstance(part, SeriesPart):
+                self._included(part)
             elif isinstance(part, RangePart):
                 self._range(part)
             elif self._upstream(part.upstream_since, part.feature):
@@ -80,6 +93,25 @@ class PartLoader:
             raise SourceError(f"{part.url} has no {missing[0]}.", hint="Check the names in the manifest.")
         for name in part.files or sorted(each for each in members if each.endswith(_SUFFIXES)):
             self._file(part, name, members[name], shown=f"{part.url}:{name}")
+
+    def _included(self, part: SeriesPart) -> None:
+        # The other manifest is looked up beside this one.
+        series, path = load_series(part.name, self._context, beside=self._folder)
+        if path.stem in self._within:
+            raise RecipeError(
+                f"Series {self._series.name} takes in itself, by way of {path.stem}.", hint="Drop a part."
+            )
+        loader = PartLoader(
+            series,
+            path.with_suffix(""),
+            self._repository,
+            self._context,
+            upstream=self._upstream,
+            within=self._within,
+        )
+        for each in loader.load():
+            locked = replace(each.locked, series=self._series.name, group=part.group)
+            self._add(locked, message=each.message, author=each.author, change=each.change)
 
     def _range(self, part: RangePart) -> None:
         def whole(tip: str) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from llamabuild.core.errors import RecipeError
 from llamabuild.core.files import write_json
 from llamabuild.source.apply import upstream_by_number
+from llamabuild.source.fetch import tree_of
+from llamabuild.source.gitremote import fetch_commit
 from llamabuild.source.lock import Lock
 from llamabuild.source.mirror import mirror_of, writing
 from llamabuild.source.patches import load_patches
@@ -23,12 +25,53 @@ _FULL = 40
 
 
 def resolve(recipe: Recipe, context: Context, *, update: bool = False) -> Lock:
-    """The lock of a recipe, also written to ``lock_path``.
+    """The lock of a recipe, also written to ``lock_path``; ``update`` moves its pins first.
 
-    Raises RecipeError when the recipe pins no full commit and tree, or lacks a build number or date.
+    A recipe with tree and date is resolved without asking anybody, but for the commits of forks. Without them, they are
+    taken from the commit, which is fetched for that.
+
+    Raises RecipeError when the recipe pins no full commit or lacks its build number, SourceError when commits that are
+    needed cannot be had.
     """
     if update:
-        raise RecipeError("resolve --update is not supported yet.")
+        from llamabuild.source.update import update_pins
+
+        recipe, moved = update_pins(recipe, context)
+        for line in (line for each in moved for line in each.lines()):
+            context.console.note(line)
+    source = recipe.source
+    commit, build_number = _pinned(recipe)
+    ref = source.ref or (f"refs/pull/{source.pr}/head" if source.pr else commit)
+    with writing(mirror_of(source.repository, context), context) as repository:
+        tree, date = source.tree, source.date
+        if tree is None or date is None:
+            again = f"llamabuild resolve --recipe {recipe.name} --update"
+            fetch_commit(repository, source.repository, commit, ref=ref, context=context, again=again)
+            tree = tree or tree_of(repository, commit)
+            date = date or datetime.fromtimestamp(repository[commit].commit_time, UTC)
+        patches = load_patches(recipe, repository, context, upstream=upstream_by_number(build_number))
+    lock = Lock(
+        recipe=recipe.name,
+        summary=recipe.summary,
+        release=recipe.release,
+        repository=source.repository,
+        ref=ref,
+        commit=commit,
+        tree=tree,
+        build_number=build_number,
+        date=int(date.timestamp()),
+        features=source.features,
+        patches=tuple(each.locked for each in patches),
+    )
+    write_json(lock_path(recipe.name, context), lock_document(lock))
+    return lock
+
+
+def _pinned(recipe: Recipe) -> tuple[str, int]:
+    """The full commit id and the build number of a recipe.
+
+    Raises RecipeError for a recipe that leaves one open.
+    """
     source = recipe.source
     again = f"llamabuild resolve --recipe {recipe.name} --update writes it."
     if source.commit is None:
@@ -37,29 +80,9 @@ def resolve(recipe: Recipe, context: Context, *, update: bool = False) -> Lock:
         raise RecipeError(
             f"Recipe {recipe.name} pins the abbreviated commit {source.commit}; a pin is the full id.", hint=again
         )
-    if source.tree is None:
-        raise RecipeError(f"Recipe {recipe.name} pins no tree; the tree id is what tells the right source.", hint=again)
     if source.build_number is None:
         raise RecipeError(f"Recipe {recipe.name} has no build-number.", hint=again)
-    if source.date is None:
-        raise RecipeError(f"Recipe {recipe.name} has no date.", hint=again)
-    with writing(mirror_of(source.repository, context), context) as repository:
-        patches = load_patches(recipe, repository, context, upstream=upstream_by_number(source.build_number))
-    lock = Lock(
-        recipe=recipe.name,
-        summary=recipe.summary,
-        release=recipe.release,
-        repository=source.repository,
-        ref=source.ref or (f"refs/pull/{source.pr}/head" if source.pr else source.commit),
-        commit=source.commit,
-        tree=source.tree,
-        build_number=source.build_number,
-        date=int(source.date.astimezone(UTC).timestamp()),
-        features=source.features,
-        patches=tuple(each.locked for each in patches),
-    )
-    write_json(lock_path(recipe.name, context), lock_document(lock))
-    return lock
+    return source.commit, source.build_number
 
 
 def lock_path(name: str, context: Context) -> Path:

@@ -41,6 +41,12 @@ def serve(root: Path) -> Iterator[GitServer]:
         def log_message(self, *args: object) -> None:
             """Say nothing."""
 
+        def do_GET(self) -> None:
+            self.answer()
+
+        def do_POST(self) -> None:
+            self.answer()
+
         def answer(self) -> None:
             path, _, query = self.path.partition("?")
             server.requests.append(f"{self.command} {self.path}")
@@ -70,8 +76,6 @@ def serve(root: Path) -> Iterator[GitServer]:
                 self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content if cut is None else content[:cut])
-
-        do_GET = do_POST = answer
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         server.url = f"http://127.0.0.1:{http.server_port}"

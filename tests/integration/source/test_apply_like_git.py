@@ -72,7 +72,7 @@ def cases(draw: st.DrawFn) -> tuple[list[dict[bytes, tuple[bytes, int]]], list[s
     before = draw(trees())
     after = draw(changed(before))
     if after == before:
-        name, (data, mode) = sorted(before.items())[0]
+        name, (data, mode) = min(before.items())
         after = before | {name: (draw(st.sampled_from([b"first\n", b"\0"])) + data, mode)}
     target = draw(st.one_of(st.just(before), changed(before), st.just(after)))
     options = [f"-U{draw(st.integers(0, 4))}" if draw(st.booleans()) else "-U3"]
@@ -97,9 +97,12 @@ class Bench:
 
     def gits(self, tree: str, patch: bytes, *options: str) -> str | None:
         """The tree that ``git apply`` makes; None where it refuses."""
-        self.git("read-tree", tree, env=self.index)
+        index = pygit2.Index(self.index["GIT_INDEX_FILE"])
+        index.read_tree(self.repository[tree])
+        index.write()
         done = self.git.run("apply", "--cached", *options, data=patch, env=self.index)
-        return None if done.returncode else self.git("write-tree", env=self.index)
+        index.read()
+        return None if done.returncode else str(index.write_tree(self.repository))
 
     def ours(self, tree: str, patch: bytes) -> str | None:
         try:
