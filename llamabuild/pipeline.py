@@ -206,10 +206,23 @@ def _bundle(job: Job, context: Context) -> StagedBundle:
 
 
 def _pack(job: Job, out: Path, context: Context) -> tuple[Artifact, ...]:
-    from llamabuild.bundle.archive import make_archives, write_sums
-
     staged = _bundle(job, context)
     _verify(staged.root, job, context)
+    with _holding_out(out, context):
+        return _publish(staged, job, out, context)
+
+
+@contextmanager
+def _holding_out(out: Path, context: Context) -> Iterator[None]:
+    """Keep two runs that publish to one folder apart: its sums cover both."""
+    guard = context.home.locks / f"out-{key_of(str(out.resolve()))[:16]}.lock"
+    with locked(guard, on_wait=f"waiting for another run that publishes to {out}", say=context.console.note):
+        yield
+
+
+def _publish(staged: StagedBundle, job: Job, out: Path, context: Context) -> tuple[Artifact, ...]:
+    from llamabuild.bundle.archive import make_archives, write_sums
+
     out.mkdir(parents=True, exist_ok=True)
     # In the folder it ends up in, so that publishing is a rename; a killed run's leftovers are swept here.
     for stale in out.glob(".llamabuild-*"):

@@ -1,19 +1,120 @@
 """``release`` as a user runs it, on the small repository: everything is built, described, checked and published."""
 
 import json
+import os
+import shutil
 import subprocess
+import sys
+
+import pytest
+
+from llamabuild.release.diff_paths import diff_paths
+
+RELEASE = ("release", "--recipe", "small", "--flavour", "cpu")
 
 
-def test_release_with_baseline(workshop):
-    done = workshop.run("release", "--recipe", "small", "--flavour", "cpu", "--with-baseline", "--out", "release")
+def _sums_hold(folder):
+    done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode == 0, done.stdout
+
+
+def test_release_with_baseline_then_put_together_again(workshop):
+    done = workshop.run(*RELEASE, "--with-baseline", "--out", "part/cpu")
     assert done.returncode == 0, done.stderr
-    out = workshop.folder / "release"
-    sums = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=out, capture_output=True, text=True, check=False)
-    assert sums.returncode == 0, sums.stdout
-    commit = json.loads((out / "BUILD_INFO-cpu.json").read_text())["upstream_base_commit"]
-    baseline = f"baseline-{commit[:7]}"
-    for name in ("llama-small-cpu.tar.zst", f"llama-{baseline}-cpu.tar.zst", "llama-small-patches-greeting.tar.gz"):
-        assert (out / name).is_file()
-    for name in ("cpu", f"{baseline}-cpu"):
-        checked = workshop.run("verify", "release", "--provenance", f"release/provenance-{name}.intoto.json")
-        assert checked.returncode == 0, checked.stdout
+    out = workshop.folder / "part/cpu"
+    assert _sums_hold(out)[0]
+    baseline = f"baseline-{workshop.pin[0][:7]}"
+    info = {name: json.loads((out / f"BUILD_INFO-{name}.json").read_text()) for name in ("cpu", f"{baseline}-cpu")}
+    assert [patch["outcome"] for patch in info["cpu"]["patches"]] == ["applied"]
+    assert info[f"{baseline}-cpu"]["patches"] == []
+    assert info["cpu"]["upstream_tree"] == info[f"{baseline}-cpu"]["tree"] == workshop.pin[1]
+    names = {"llama-small-cpu.tar.zst", f"llama-{baseline}-cpu.tar.zst", "llama-small-patches-greeting.tar.gz"}
+    assert names <= {path.name for path in out.iterdir()}
+
+    # What the program of each archive says is the patch's doing.
+    for archive, greeting in (("llama-small-cpu", "hello, fork"), (f"llama-{baseline}-cpu", "hello")):
+        shutil.unpack_archive(out / f"{archive}.tar.gz", workshop.folder / "unpacked", filter="data")
+        program = workshop.folder / "unpacked" / archive / "bin/llama-cli"
+        said = subprocess.run([program, "--greet"], capture_output=True, text=True, check=True, env={})
+        assert said.stdout.strip() == greeting
+
+    joined = workshop.run(*RELEASE, "--from", "part", "--out", "joined")
+    assert joined.returncode == 0, joined.stderr
+    assert _sums_hold(workshop.folder / "joined")[0]
+    same = {path.name for path in out.iterdir()}
+    assert {path.name for path in (workshop.folder / "joined").iterdir()} == same
+    statement = f"joined/provenance-{baseline}-cpu.intoto.json"
+    assert workshop.run("verify", "joined", "--provenance", statement).returncode == 0
+
+    # What is wrong ends in one sentence, the contract's exit code, and no folder.
+    for words, code, said in (
+        ((*RELEASE, "--flavour", "cuda:86", "--from", "part", "--out", "no"), 2, "has no target 'cuda'"),
+        (("release", "--recipe", "small", "--from", "part/none", "--out", "no"), 2, "There is no folder"),
+        ((*RELEASE, "--from", "recipes", "--out", "no"), 2, "holds no finished part for small cpu"),
+        ((*RELEASE, "--from", "part", "--out", "joined"), 2, "is there already and not empty"),
+        ((*RELEASE, "--since", "recipes", "--out", "no"), 2, "holds no BUILD_INFO"),
+        (("release", "--recipe", "small", "--out", "no"), 2, "No flavour of recipe small is named"),
+        (("release", "--recipe", "smal", "--flavour", "cpu", "--out", "no"), 2, "smal"),
+    ):
+        done = workshop.run(*words)
+        assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+        assert done.stderr.count("error: ") == 1
+        assert "Traceback" not in done.stderr
+        assert not (workshop.folder / "no").exists()
+    damaged = workshop.folder / "part/cpu/llama-small-cpu.tar.zst"
+    data = bytearray(damaged.read_bytes())
+    data[100] ^= 1
+    damaged.write_bytes(data)
+    done = workshop.run(*RELEASE, "--from", "part", "--out", "no")
+    assert done.returncode == 1
+    assert "llama-small-cpu.tar.zst is not the file that was released" in done.stderr
+    assert not (workshop.folder / "no").exists()
+    assert list(workshop.folder.glob(".no*")) == []
+
+
+def _other_user():
+    """Somebody else's user id, where this one may become it and it can start our Python."""
+    if os.geteuid() != 0:
+        return None
+    tried = subprocess.run([sys.executable, "-c", ""], user=65534, group=65534, extra_groups=[], check=False)
+    return 65534 if tried.returncode == 0 else None
+
+
+@pytest.mark.parametrize("user", [False, True], ids=["same-user", "other-user"])
+def test_bit_for_bit(workshop, user, context):
+    """Other paths, umask, locale, time zone, number of jobs and user: the same archives, compiled anew each time."""
+    other = _other_user() if user else None
+    if user and other is None:
+        pytest.skip("this user cannot become another one that can start this Python")
+    sides = {
+        "one": ({"TZ": "UTC", "LANG": "C", "LC_ALL": "C", "USER": "one"}, "022", "1"),
+        "a/much/longer/path": ({"TZ": "Asia/Kathmandu", "LANG": "tr_TR.UTF-8", "USER": "two"}, "077", "3"),
+    }
+    made = []
+    for path, (env, umask, jobs) in sides.items():
+        place = workshop.folder / path
+        place.mkdir(parents=True)
+        ids = {}
+        if other is not None and path != "one":
+            workshop.folder.chmod(0o755)
+            os.chown(place, other, other)
+            ids = {"user": other, "group": other, "extra_groups": []}
+        words = workshop.argv(
+            "make", "--recipe", workshop.folder / "recipes/small.toml", "--target", "cpu", "--jobs", jobs
+        )
+        done = subprocess.run(
+            words,
+            cwd=place,
+            env={**workshop.env, **env, "HOME": str(place), "LLAMABUILD_HOME": str(place / "home")},
+            umask=int(umask, 8),
+            capture_output=True,
+            text=True,
+            check=False,
+            **ids,
+        )
+        assert done.returncode == 0, done.stderr
+        made.append(place / "dist")
+    for form in ("tar.zst", "tar.gz"):
+        one, two = (folder / f"llama-small-cpu.{form}" for folder in made)
+        assert diff_paths(one, two, context) == ()
+        assert one.read_bytes() == two.read_bytes()
