@@ -21,6 +21,7 @@ from llamabuild.verify.checks import (
     metadata,
     programs,
     search_paths,
+    tensile,
 )
 from llamabuild.verify.expect import choose_target, expected_of
 from llamabuild.verify.findings import Report
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from llamabuild.verify.findings import Finding
     from llamabuild.verify.relocate import Started
 
-_PURE = (links, search_paths, closure, floors, elf_hygiene, content, programs, device_code)
+_PURE = (links, search_paths, closure, floors, elf_hygiene, content, programs, device_code, tensile)
 
 
 @dataclass(frozen=True)

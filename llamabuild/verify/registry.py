@@ -16,6 +16,7 @@ from llamabuild.verify.checks import (
     metadata,
     programs,
     search_paths,
+    tensile,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _SECTIONS = (
     ("Programs and plugins", programs.KINDS),
     ("Features", features.KINDS),
     ("Device code", device_code.KINDS),
+    ("Kernel libraries", tensile.KINDS),
     ("Content", content.KINDS),
     ("The verification itself", policy.KINDS),
 )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from llamabuild.elf.device_code import DeviceCode
     from llamabuild.elf.read import DynamicSymbol, ElfFile
 
+_LLAMA_NAMES = ("libggml", "libllama", "libmtmd", "llama-", "rpc-server", "BUILD_INFO", "SHA256SUMS")
 _GPU_MACHINES = frozenset({"EM_AMDGPU", "EM_CUDA", "224", "190"})
 
 
@@ -49,6 +50,11 @@ class File:
     def name(self) -> str:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
+
+    @property
+    def of_llama(self) -> bool:
+        """Whether it was built from llama.cpp's tree, by its name; what vendors built is held to fewer rules."""
+        return self.name.startswith(_LLAMA_NAMES)
 
     @property
     def folder(self) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import posixpath
 import shutil
 import stat
+import sys
+import tarfile
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -14,8 +17,12 @@ from llamabuild.bundle.unpack import opened_tar
 from llamabuild.core.errors import BundleError, UsageError
 from llamabuild.verify.kinds import Kind
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 if TYPE_CHECKING:
-    import tarfile
     from collections.abc import Iterator
 
     from llamabuild.verify.findings import Finding
@@ -104,9 +111,7 @@ def unpack(path: Path, folder: Path) -> Unpacked:
                 findings.append(
                     UNSAFE.at(name, f"{member.name} would not land where it seems to.", evidence=member.target)
                 )
-    except (BundleError, zipfile.BadZipFile, EOFError, OSError) as exc:
-        if isinstance(exc, OSError) and exc.errno is not None:
-            raise
+    except (BundleError, zipfile.BadZipFile, tarfile.TarError, zlib.error, zstd.ZstdError, EOFError) as exc:
         findings.append(DAMAGED.at("", f"{path.name} is a damaged archive.", evidence=str(exc)))
     tops = sorted({name.partition("/")[0] for name in seen})
     if len(tops) == 1 and (folder / tops[0]).is_dir():

@@ -84,7 +84,6 @@ _LEFTOVER_SUFFIXES = (".o", ".d", ".ninja_log", ".gcda", ".gcno", ".pyc", ".swp"
 _LEFTOVER_NAMES = frozenset(
     {"CMakeCache.txt", "CMakeFiles", "build.ninja", ".DS_Store", "core", "__pycache__", ".ninja_deps"}
 )
-_OWN_PREFIXES = ("libggml", "libllama", "libmtmd", "llama-", "rpc-server", "BUILD_INFO", "SHA256SUMS")
 
 
 def check(subject: Subject) -> Iterator[Finding]:
@@ -126,8 +125,8 @@ def _file(file: File, *, strict: bool) -> Iterator[Finding]:
         # What was found is not shown: a report is published too.
         yield SECRET.at(file.path, f"{file.path} holds a {secrets[0].text}.", evidence=f"at byte {secrets[0].offset}")
     paths = list(dict.fromkeys(hit.text for hit in file.hits if hit.pattern == "build-path"))
-    if paths and (file.elf is not None or file.name.startswith(_OWN_PREFIXES)):
-        own = strict and file.name.startswith(_OWN_PREFIXES)
+    if paths and (file.elf is not None or file.of_llama):
+        own = strict and file.of_llama
         yield BUILD_PATH.at(
             file.path,
             f"{file.path} holds {len(paths)} path{'s' if len(paths) > 1 else ''} of the machine that built it.",

@@ -6,6 +6,7 @@ import posixpath
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from llamabuild.bundle.archs import base_arch
 from llamabuild.verify.archs import Wanted, gfx_suits, parse_archs, runs_on, suits
 from llamabuild.verify.kinds import Kind
 
@@ -101,15 +102,14 @@ _OWN = ("libggml-cuda", "libggml-hip", "libggml.", "libggml-musa")
 
 def check(subject: Subject) -> Iterator[Finding]:
     """Hold each file's device code against the promised arch."""
+    wanted = parse_archs(subject.expected.arch)
     carriers = [file for file in subject.elves if file.device is not None and file.device.carried]
     for file in carriers:
         if file.device and file.device.problem:
             yield UNREADABLE.at(
                 file.path, f"The device code of {file.path} could not be read.", evidence=file.device.problem
             )
-        yield from _kpack(subject, file)
-    promised = subject.expected
-    wanted = parse_archs(promised.arch)
+        yield from _kpack(subject, file, wanted)
     if wanted.unknown:
         yield ARCH_UNKNOWN.at("", f"The promised arch {', '.join(wanted.unknown)} names no single GPU.")
     yield from _nothing_there(subject, wanted, carriers)
@@ -185,11 +185,21 @@ def _gfx(file: File, code: DeviceCode, wanted: Wanted, *, own: bool) -> Iterator
         )
 
 
-def _kpack(subject: Subject, file: File) -> Iterator[Finding]:
-    for pattern in file.device.kpack if file.device else ():
-        where = posixpath.normpath(posixpath.join(file.folder, pattern))
-        if not any(fnmatchcase(path, where) for path in (*subject.files, *subject.links)):
-            yield KPACK.at(file.path, f"{file.path} has its kernels in {pattern}, which is not there.", evidence=where)
+def _kpack(subject: Subject, file: File, wanted: Wanted) -> Iterator[Finding]:
+    """Each arch needs one of the archives that the file names; where no arch is known, any will do."""
+    patterns = file.device.kpack if file.device else ()
+    for arch in wanted.gfx or ("",):
+        places = [
+            posixpath.normpath(posixpath.join(file.folder, pattern.replace("*", base_arch(arch)) if arch else pattern))
+            for pattern in patterns
+        ]
+        here = (*subject.files, *subject.links)
+        if places and not any(fnmatchcase(path, place) for place in places for path in here):
+            yield KPACK.at(
+                file.path,
+                f"{file.path} has its kernels{f' for {arch}' if arch else ''} in .kpack files that are not there.",
+                evidence=", ".join(places),
+            )
 
 
 def _differing(carriers: Sequence[File]) -> Iterator[Finding]:

@@ -96,14 +96,16 @@ def check(subject: Subject) -> Iterator[Finding]:
         if elf.textrel:
             yield TEXTREL.at(path, f"{path} has text relocations.")
         if elf.relro == "none" and elf.dynamic:
-            yield RELRO.at(path, f"{path} has no RELRO segment.", severity=None if subject.own else "note")
+            yield RELRO.at(
+                path, f"{path} has no RELRO segment.", severity=None if subject.own and file.of_llama else "note"
+            )
         yield from _alignment(path, elf)
         if elf.debug_sections:
             yield UNSTRIPPED.at(
                 path,
                 f"{path} is not stripped.",
                 evidence=", ".join(elf.debug_sections[:8]),
-                severity=None if subject.own else "note",
+                severity=None if subject.own and file.of_llama else "note",
             )
         usual_loader = _INTERPRETERS.get(elf.machine)
         if elf.interp and usual_loader and elf.interp != usual_loader and elf.kind == "executable":

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from llamabuild.build.model import BuildTree, BuiltFile, Target, Tool
-from llamabuild.bundle.manifest import write_build_info
+from llamabuild.bundle.manifest import render_text, write_build_info
 from llamabuild.bundle.plan import plan_bundle
 from llamabuild.bundle.stage import stage
 from llamabuild.core.console import Console
 from llamabuild.core.context import Context, Home
+from llamabuild.core.files import sha256_file, write_json, write_text
 from llamabuild.recipe.model import Recipe, SourceSpec, TargetSpec
 from llamabuild.source.lock import Lock, PatchedSource
 
@@ -96,6 +97,11 @@ PLUGIN = """
 int ggml_base_threads(void);
 int ggml_backend_score(void) { return ggml_base_threads(); }
 """
+HIP_PLUGIN = (
+    PLUGIN
+    + "int rocblas_sgemm(void);\nint hipblasLtMatmul(void);\n"
+    + ("int ggml_hip(void) { return rocblas_sgemm() + hipblasLtMatmul(); }\n")
+)
 CUDA_PLUGIN = PLUGIN + "int cuInit(unsigned);\nint ggml_cuda(void) { return cuInit(0); }\n"
 
 
@@ -182,7 +188,7 @@ def make_bundle(folder: Path, *, target: str, arch: str, device: bytes = b"", se
         (build / "device.bin").write_bytes(device)
         align = 4096 if target == "hip" else 8
         holder = f'__asm__(".section {section},\\"a\\"\\n.balign {align}\\n.incbin \\"device.bin\\"\\n.text\\n");'
-        code = (CUDA_PLUGIN if target == "cuda" else PLUGIN) + holder
+        code = (CUDA_PLUGIN if target == "cuda" else HIP_PLUGIN) + holder
         flags = ["-lggml-base"]
         if target == "cuda":
             driver = folder / "driver"
@@ -191,6 +197,9 @@ def make_bundle(folder: Path, *, target: str, arch: str, device: bytes = b"", se
                 driver, "int cuInit(unsigned flags) { return flags; }", "libcuda.so.1", "-Wl,-soname,libcuda.so.1"
             )
             flags += [str(driver / "libcuda.so.1")]
+        else:
+            rocm = _rocm(folder)
+            flags += [str(rocm / "librocblas.so.4"), str(rocm / "libhipblaslt.so.1"), f"-Wl,-rpath,{rocm}"]
         files.append(
             BuiltFile(f"ggml-{name}", "module", compile_c(build, code, f"libggml-{name}.so", *flags), plugin=True)
         )
@@ -218,12 +227,21 @@ def make_bundle(folder: Path, *, target: str, arch: str, device: bytes = b"", se
     staged = stage(
         plan, folder / "stage", date=DATE, context=context, strip_tool=Path(shutil.which("strip") or "strip")
     )
+    if target == "hip":
+        for name in ("rocblas", "hipblaslt"):
+            add_kernels(staged.root / "lib" / name / "library", arch)
     features = ("dflash2", "qwen35-mtp")
     lock = Lock(
         "tiny", "a test", True, "https://example.org/llama.cpp", "v0.5.0", COMMIT, TREE, 11146, DATE, features, ()
     )
     patched = PatchedSource(lock, folder, "cache", COMMIT, COMMIT, TREE, ())
-    write_build_info(staged, build=tree, plan=plan, patched=patched)
+    document = write_build_info(staged, build=tree, plan=plan, patched=patched)
+    document["files"] += [
+        {"path": path.relative_to(staged.root).as_posix(), "size": 1, "sha256": sha256_file(path), "origin": "rocm"}
+        for path in sorted(staged.root.glob("lib/*/library/*"))
+    ]
+    write_json(staged.root / "BUILD_INFO.json", document)
+    write_text(staged.root / "BUILD_INFO.txt", render_text(document))
     recipe = Recipe(
         schema_=1,
         name="tiny",
@@ -239,6 +257,26 @@ def make_bundle(folder: Path, *, target: str, arch: str, device: bytes = b"", se
         targets={target: TargetSpec(backends=tuple(backends), arch=arch or None, glibc_floor="2.39")},
     )
     return Made(staged.root, recipe, target, context)
+
+
+def add_kernels(folder: Path, *archs: str) -> None:
+    """An index and a code object an arch, named as rocBLAS 6.4 and hipBLASLt 7.1 name them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for arch in archs:
+        (folder / f"TensileLibrary_lazy_{arch}.dat").write_bytes(b"index " + arch.encode())
+        (folder / f"TensileLibrary_Type_SS_Contraction_l_Ailk_Bjlk_Cijk_Dijk_{arch}.co").write_bytes(b"code")
+
+
+def _rocm(folder: Path) -> Path:
+    """Stand-ins for rocBLAS and hipBLASLt, outside the build, with the sonames of the real ones."""
+    rocm = folder / "rocm"
+    rocm.mkdir()
+    blas = "int rocblas_sgemm(void) { return 1; }"
+    compile_c(rocm, blas, "librocblas.so.4", "-Wl,-soname,librocblas.so.4", "-s")
+    compile_c(
+        rocm, "int hipblasLtMatmul(void) { return 1; }", "libhipblaslt.so.1", "-Wl,-soname,libhipblaslt.so.1", "-s"
+    )
+    return rocm
 
 
 def _library(folder: Path, source: str, name: str, version: str, *flags: str) -> Path:

@@ -1,0 +1,322 @@
+"""Failures that people who bundle llama.cpp reported, each on a small bundle that shows it."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from llamabuild.bundle.archive import make_archives
+from llamabuild.bundle.model import StagedBundle
+from llamabuild.bundle.unpack import opened_tar
+from llamabuild.verify.check import Options, verify_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from llamabuild.verify.findings import Finding
+
+STILL = Options(run=False)
+
+
+def found(path: Path, made, **changes) -> dict[str, Finding]:
+    """The findings by name (one of each) without starting programs."""
+    report = verify_path(path, context=made.context, options=STILL, **changes)
+    return {finding.name: finding for finding in reversed(report.findings)}
+
+
+def test_arch_less_fallback_files_alone_serve_no_gpu(hip_bundle_gfx1100, copy_of):
+    """ROCm/TheRock#5179."""
+    made = copy_of(hip_bundle_gfx1100)
+    library = made.root / "lib/rocblas/library"
+    for path in library.iterdir():
+        path.unlink()
+    (library / "TensileLibrary_Type_SS_Contraction_l_Ailk_Bjlk_Cijk_Dijk_fallback.dat").write_bytes(b"x")
+    (library / "TensileLibrary_lazy_gfx1201.dat").write_bytes(b"x")
+    finding = found(made.root, made)["tensile.no-kernels-for-arch"]
+    assert finding.severity == "error"
+    assert "gfx1100" in finding.message
+    assert "archs there: gfx1201" in finding.evidence
+
+
+def test_hipblaslt_without_its_kernels_fails_for_an_arch_that_it_serves(hip_bundle_gfx1100, copy_of):
+    """lemonade-sdk/llamacpp-rocm#22."""
+    made = copy_of(hip_bundle_gfx1100)
+    shutil.rmtree(made.root / "lib/hipblaslt")
+    assert found(made.root, made)["tensile.hipblaslt-missing"].severity == "error"
+
+
+def test_kernels_by_arch_and_compressed_are_accepted_with_a_note(hip_bundle_gfx1100, copy_of):
+    """ROCm/TheRock#7976."""
+    made = copy_of(hip_bundle_gfx1100)
+    library = made.root / "lib/rocblas/library"
+    (library / "gfx1100").mkdir()
+    for path in [each for each in library.iterdir() if each.is_file()]:
+        path.rename(library / "gfx1100" / (path.name + ".zlib" if path.suffix == ".dat" else path.name))
+    findings = found(made.root, made)
+    assert "tensile.no-kernels-for-arch" not in findings
+    assert findings["tensile.compressed"].severity == "note"
+
+
+def test_an_empty_hipblaslt_folder_passes_with_a_note_where_it_serves_no_such_gpu(hip_bundle_gfx1100, copy_of):
+    """unslothai/unsloth#8364; rocBLAS stays mandatory."""
+    made = copy_of(hip_bundle_gfx1100)
+    for path in (made.root / "lib/hipblaslt/library").iterdir():
+        path.unlink()
+    findings = found(made.root, made, arch="gfx1030")
+    assert findings["tensile.hipblaslt-not-for-arch"].severity == "note"
+    assert "tensile.hipblaslt-missing" not in findings
+    assert findings["tensile.no-kernels-for-arch"].severity == "error"
+
+
+def test_a_flattened_library_folder_shadows_the_right_one(hip_bundle_gfx1100, copy_of):
+    made = copy_of(hip_bundle_gfx1100)
+    shutil.copytree(made.root / "lib/rocblas/library", made.root / "lib/library")
+    assert found(made.root, made)["tensile.shadow"].severity == "error"
+
+
+def test_files_one_level_too_deep_are_not_found(hip_bundle_gfx1100, copy_of):
+    """``cp -r library DST`` where DST exists."""
+    made = copy_of(hip_bundle_gfx1100)
+    folder = made.root / "lib/rocblas"
+    (folder / "library").rename(folder / "kept")
+    (folder / "library").mkdir()
+    (folder / "kept").rename(folder / "library/library")
+    assert "tensile.no-kernels-for-arch" in found(made.root, made)
+
+
+def test_an_index_without_code_objects_is_found(hip_bundle_gfx1100, copy_of):
+    made = copy_of(hip_bundle_gfx1100)
+    for path in (made.root / "lib/rocblas/library").glob("*.co"):
+        path.unlink()
+    assert "not one code object" in found(made.root, made)["tensile.no-kernels-for-arch"].message
+
+
+def test_a_hashed_rocblas_is_found(hip_bundle_gfx1100, copy_of):
+    made = copy_of(hip_bundle_gfx1100)
+    path = made.root / "lib/librocblas.so.4"
+    data = path.read_bytes().replace(b"librocblas.so.4\0", b"librocblasXso.4\0")
+    path.unlink()
+    path.with_name("librocblas-ab12cd34.so.4").write_bytes(data)
+    assert "tensile.hashed-name" in found(made.root, made)
+
+
+@pytest.fixture
+def archive(cpu_bundle, tmp_path: Path) -> Callable[..., Path]:
+    """Archives the good bundle, with its members changed on the way."""
+
+    def make(form: str = "tar.gz", change: Callable[[tarfile.TarInfo], object] = lambda info: info) -> Path:
+        staged = StagedBundle(cpu_bundle.root.name, cpu_bundle.root, 1_700_000_000)
+        (good,) = make_archives(staged, tmp_path, context=cpu_bundle.context, formats=[form])
+        changed = tmp_path / "changed.tar.gz"
+        with opened_tar(good.path) as source, tarfile.open(changed, "w:gz") as target:
+            for info in source:
+                content = source.extractfile(info) if info.isfile() else None
+                if change(info) is not None:
+                    target.addfile(info, content)
+        return changed
+
+    return make
+
+
+@pytest.mark.parametrize("form", ["tar.gz", "tar.zst"])
+def test_a_good_archive_has_no_findings(form, cpu_bundle, tmp_path):
+    staged = StagedBundle(cpu_bundle.root.name, cpu_bundle.root, 1_700_000_000)
+    (good,) = make_archives(staged, tmp_path, context=cpu_bundle.context, formats=[form])
+    report = verify_path(good.path, context=cpu_bundle.context, recipe=cpu_bundle.recipe)
+    assert [finding for finding in report.findings if finding.name != "program.same-user"] == []
+    assert list(tmp_path.iterdir()) == [good.path]
+
+
+def test_link_targets_rewritten_by_a_prefix_rule_are_found_in_the_archive(archive, cpu_bundle):
+    """ggml-org/llama.cpp#23115: tar --transform rewrote the targets of links too."""
+
+    def prefix(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        if info.issym():
+            info.linkname = f"{cpu_bundle.root.name}/{info.linkname}"
+        return info
+
+    findings = found(archive(change=prefix), cpu_bundle)
+    assert findings["link.dangling"].severity == "error"
+    assert "closure.not-bundled" in findings
+
+
+def test_a_link_whose_target_was_not_copied_is_found(archive, cpu_bundle):
+    """ollama/ollama#7817."""
+    drop = archive(change=lambda info: None if info.name.endswith("libllama.so.0.5.0") else info)
+    assert "libllama.so" in found(drop, cpu_bundle)["link.dangling"].file
+
+
+def test_members_that_would_land_outside_are_told_and_not_written(archive, cpu_bundle, tmp_path):
+    def escape(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        if info.name.endswith("LICENSE"):
+            info.name = "../../escaped"
+        return info
+
+    assert found(archive(change=escape), cpu_bundle)["archive.unsafe-member"].severity == "error"
+    assert not list(tmp_path.parent.glob("**/escaped"))
+
+
+def test_an_archive_cut_short_is_damaged(archive, cpu_bundle):
+    path = archive()
+    path.write_bytes(path.read_bytes()[:-5000])
+    assert found(path, cpu_bundle)["archive.damaged"].severity == "error"
+
+
+def test_a_mode_that_locks_other_users_out_is_seen_in_the_archive(archive, cpu_bundle):
+    def lock(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.mode = 0o600 if info.name.endswith("LICENSE") else info.mode
+        return info
+
+    assert "file.mode" in found(archive(change=lock), cpu_bundle)
+
+
+def test_a_zip_that_followed_links_is_flattened(cpu_bundle, tmp_path):
+    path = tmp_path / "flat.zip"
+    with zipfile.ZipFile(path, "w") as target:
+        for each in sorted(cpu_bundle.root.rglob("*")):
+            if each.is_file():
+                target.write(each, f"{cpu_bundle.root.name}/{each.relative_to(cpu_bundle.root)}")
+    assert {"link.flattened", "metadata.link"} <= set(found(path, cpu_bundle))
+
+
+def test_a_zip_with_links_is_read_with_links(cpu_bundle, tmp_path):
+    path = tmp_path / "kept.zip"
+    with zipfile.ZipFile(path, "w") as target:
+        for each in sorted(cpu_bundle.root.rglob("*")):
+            name = f"{cpu_bundle.root.name}/{each.relative_to(cpu_bundle.root)}"
+            if each.is_symlink():
+                info = zipfile.ZipInfo(name)
+                info.external_attr = 0o120777 << 16
+                target.writestr(info, str(each.readlink()))
+            elif each.is_file():
+                target.write(each, name)
+    report = verify_path(path, context=cpu_bundle.context, recipe=cpu_bundle.recipe)
+    assert [finding for finding in report.findings if finding.name != "program.same-user"] == []
+
+
+def test_runpath_on_the_executable_alone_does_not_reach_its_libraries(cpu_bundle, copy_of):
+    """ggml-org/llama.cpp#25807: the check must not inherit RUNPATH."""
+    made = copy_of(cpu_bundle)
+    for path in made.root.glob("lib/lib*.so.0.*"):
+        path.write_bytes(path.read_bytes().replace(b"$ORIGIN\0", b"\0ORIGIN\0"))
+    words = ["gcc", "-x", "c", "-", "-s", "-o", made.root / "bin/llama-server", "-x", "none"]
+    words += [made.root / "lib/libllama.so.0", f"-Wl,-rpath-link,{made.root}/lib"]
+    words += ["-Wl,--enable-new-dtags,-rpath,$ORIGIN/../lib"]
+    code = b"void llama_backend_init(void); int main(void){llama_backend_init();return 0;}"
+    subprocess.run(words, input=code, check=True)
+    report = verify_path(made.root, context=made.context, options=STILL)
+    broken = [finding for finding in report.findings if finding.name == "closure.not-bundled"]
+    assert any("does not reach" in finding.message for finding in broken)
+
+
+def test_a_missing_libgomp_is_found(cpu_bundle, copy_of):
+    """lemonade-sdk/lemonade#2793."""
+    made = copy_of(cpu_bundle)
+    for path in made.root.glob("lib/libgomp.so*"):
+        path.unlink()
+    finding = found(made.root, made)["closure.not-bundled"]
+    assert "libgomp.so.1" in finding.message
+
+
+def test_the_floor_is_the_highest_need_of_all_files_and_names_the_file(cpu_bundle, copy_of):
+    """unslothai/llama.cpp#33: one ELF of many needs a newer glibc."""
+    made = copy_of(cpu_bundle)
+    target = made.recipe.targets["cpu"].model_copy(update={"glibc_floor": "2.17"})
+    recipe = made.recipe.model_copy(update={"targets": {"cpu": target}})
+    report = verify_path(made.root, context=made.context, recipe=recipe, options=STILL)
+    files = {finding.file for finding in report.findings if finding.name == "glibc.above-floor"}
+    needs = {
+        str(path.relative_to(made.root))
+        for path in made.root.rglob("*")
+        if path.is_file() and not path.is_symlink() and _glibc(path) > (2, 17)
+    }
+    assert files == needs
+    assert needs
+
+
+def _glibc(path: Path) -> tuple[int, ...]:
+    out = subprocess.run(["readelf", "-V", path], capture_output=True, text=True, check=False).stdout
+    versions = [word.removeprefix("GLIBC_") for word in out.split() if word.startswith("GLIBC_2")]
+    return max((tuple(int(part) for part in each.split(".")) for each in versions), default=(0,))
+
+
+def _with_arch(made, arch: str, nv: bytes):
+    path = made.root / "bin/libggml-cuda.so"
+    data = path.read_bytes()
+    at = data.index(b"\x50\xed\x55\xba")
+    path.write_bytes(data[:at] + nv + data[at + len(nv) :])
+    target = made.recipe.targets["cuda"].model_copy(update={"arch": arch})
+    return made.recipe.model_copy(update={"targets": {"cuda": target}})
+
+
+def test_120a_asked_and_120_embedded_is_a_mismatch(cuda_bundle, copy_of, nv_fatbin):
+    """Thireus/GGUF-Tool-Suite#75."""
+    made = copy_of(cuda_bundle)
+    findings = found(made.root, made, recipe=_with_arch(made, "120a-real", nv_fatbin(("sass", "120"))))
+    assert "SASS 120;" in findings["device.sass-missing"].evidence
+
+
+def test_120_asked_and_120a_embedded_is_what_upstream_does(cuda_bundle, copy_of, nv_fatbin):
+    made = copy_of(cuda_bundle)
+    findings = found(made.root, made, recipe=_with_arch(made, "120-real", nv_fatbin(("sass", "120a"))))
+    assert not {name for name in findings if name.startswith("device.")}
+
+
+def test_ptx_alone_needs_a_driver_of_the_toolkit_and_is_not_called_supported(cuda_bundle, copy_of, nv_fatbin):
+    """ggml-org/llama.cpp#1648."""
+    made = copy_of(cuda_bundle)
+    findings = found(made.root, made, recipe=_with_arch(made, "86-virtual", nv_fatbin(("ptx", "86"))))
+    assert findings["device.ptx-only"].severity == "warning"
+    assert "driver at least as new as the toolkit" in _meaning("device.ptx-only")
+
+
+def _meaning(name: str) -> str:
+    from llamabuild.verify.registry import all_kinds
+
+    return all_kinds()[name].meaning
+
+
+def test_every_case_of_nccl_is_told_by_what_was_asked(cpu_bundle, copy_of):
+    """utilityai/llama-cpp-rs#1055."""
+    made = copy_of(cpu_bundle)
+    plugin = made.root / "bin/libggml-cpu.so"
+    nccl = made.root / "lib/libnccl.so.2"
+    for path, code, flags in (
+        (nccl, b"int ncclInit(void){return 0;}", ["-Wl,-soname,libnccl.so.2"]),
+        (plugin, b"int ncclInit(void); int f(void){return ncclInit();}", [str(nccl), "-Wl,-rpath,$ORIGIN/../lib"]),
+    ):
+        words = ["gcc", "-x", "c", "-", "-shared", "-fPIC", "-s", "-o", path, "-x", "none", *flags]
+        subprocess.run(words, input=code, check=True)
+    assert found(made.root, made, recipe=made.recipe)["closure.collectives-unwanted"].severity == "error"
+    wanted = made.recipe.targets["cpu"].model_copy(update={"nccl": True})
+    recipe = made.recipe.model_copy(update={"targets": {"cpu": wanted}})
+    assert not {name for name in found(made.root, made, recipe=recipe) if name.startswith("closure.collectives")}
+    plugin.write_bytes((cpu_bundle.root / "bin/libggml-cpu.so").read_bytes())
+    assert "closure.collectives-missing" in found(made.root, made, recipe=recipe)
+
+
+def test_the_same_archive_is_judged_alike_as_folder_and_as_stream(cpu_bundle, tmp_path):
+    """What is read from a folder and what is unpacked give the same facts."""
+    staged = StagedBundle(cpu_bundle.root.name, cpu_bundle.root, 1_700_000_000)
+    (archive,) = make_archives(staged, tmp_path, context=cpu_bundle.context, formats=["tar.zst"])
+    folder = verify_path(cpu_bundle.root, context=cpu_bundle.context, options=STILL)
+    opened = verify_path(archive.path, context=cpu_bundle.context, options=STILL)
+    assert folder.facts == opened.facts
+    assert json.dumps(opened.to_json())
+
+
+def test_what_is_no_archive_is_a_usage_error(cpu_bundle, tmp_path):
+    from llamabuild.core.errors import UsageError
+
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(io.BytesIO(b"hello").getvalue())
+    with pytest.raises(UsageError, match="neither a folder nor"):
+        verify_path(path, context=cpu_bundle.context)
