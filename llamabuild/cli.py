@@ -13,7 +13,7 @@ from llamabuild.core.console import Console
 from llamabuild.core.context import Context, Home
 from llamabuild.core.errors import LlamabuildError
 
-_COMMAND_MODULES = ("make", "recipes", "series", "verify", "doctor", "runtime", "smoke", "release")
+_COMMAND_MODULES = ("make", "recipes", "series", "verify", "inspect", "doctor", "runtime", "smoke", "release")
 """Modules of ``llamabuild.commands`` in the order their verbs are listed; each has ``register(verbs)``."""
 
 _INTERRUPTED = 130
@@ -42,6 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     verbosity = -1 if args.quiet else int(args.verbose)
     console = Console.for_terminal(os.environ, verbosity=verbosity)
+    # What is made here is for others to read and run, and the same whoever makes it.
+    os.umask(0o022)
     context = Context(
         home=Home.from_environment(os.environ),
         console=console,

@@ -37,6 +37,8 @@ class Patterns:
 
     folders: tuple[bytes, ...] = ()
     """Folders of this machine that must not show: where recipes are built, the user's home."""
+    searching: bool = True
+    """Whether contents are searched at all."""
 
     def search(self, text: bytes, *, base: int) -> Iterator[Hit]:
         """Yield the hits in ``text``, which stands at byte ``base`` of its file."""

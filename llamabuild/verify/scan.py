@@ -53,9 +53,18 @@ class Tree:
 
 
 def scan_tree(
-    root: Path, *, patterns: Patterns, workers: int | None = None, on_bytes: Callable[[int], None] | None = None
+    root: Path,
+    *,
+    patterns: Patterns,
+    workers: int | None = None,
+    digests: bool = True,
+    on_bytes: Callable[[int], None] | None = None,
 ) -> Tree:
-    """Read everything below ``root``. ``on_bytes`` gets the size of each block read, from any thread."""
+    """Read everything below ``root``.
+
+    Without ``digests`` only headers are read, and contents are not searched. ``on_bytes`` gets the size of each block
+    read, from any thread.
+    """
     regular: list[tuple[str, Path, os.stat_result]] = []
     links: dict[str, str] = {}
     folders = {"": root.stat().st_mode}
@@ -77,7 +86,9 @@ def scan_tree(
     # The biggest first: a library of a gigabyte that is begun last would leave the other cores idle.
     regular.sort(key=lambda each: -each[2].st_size)
     with ThreadPoolExecutor(max_workers=workers or os.cpu_count() or 1) as pool:
-        results = list(pool.map(lambda each: _read_or_note(*each, patterns=patterns, on_bytes=on_bytes), regular))
+        results = list(
+            pool.map(lambda each: _read_or_note(*each, patterns=patterns, digests=digests, on_bytes=on_bytes), regular)
+        )
     files: dict[str, File] = {}
     for (relative, _, _), result in zip(regular, results, strict=True):
         if isinstance(result, File):
@@ -103,10 +114,11 @@ def _read_or_note(
     status: os.stat_result,
     *,
     patterns: Patterns,
+    digests: bool,
     on_bytes: Callable[[int], None] | None,
 ) -> File | str:
     try:
-        return read_file(relative, path, status, patterns=patterns, on_bytes=on_bytes)
+        return read_file(relative, path, status, patterns=patterns, digests=digests, on_bytes=on_bytes)
     except OSError as exc:
         return exc.strerror or str(exc)
 
@@ -117,9 +129,13 @@ def read_file(
     status: os.stat_result,
     *,
     patterns: Patterns,
+    digests: bool = True,
     on_bytes: Callable[[int], None] | None = None,
 ) -> File:
-    """Read one file. A damaged ELF file is no error here: its reason is kept for a check to tell."""
+    """Read one file; without ``digests`` its headers alone.
+
+    A damaged ELF file is no error here: its reason is kept for a check to tell.
+    """
     with path.open("rb") as handle:
         head = handle.read(_HEAD)
     elf: ElfFile | None = None
@@ -131,9 +147,11 @@ def read_file(
             device = read_device_code(elf)
         except LlamabuildError as exc:
             elf_error = exc.message.replace(str(path), relative)
-    digest, hits = _digest_and_search(
-        path, ranges=_ranges(relative, elf, head, status.st_size), patterns=patterns, on_bytes=on_bytes
-    )
+    digest = ""
+    hits: tuple[Hit, ...] = ()
+    if digests:
+        ranges = _ranges(relative, elf, head, status.st_size) if patterns.searching else ()
+        digest, hits = _digest_and_search(path, ranges=ranges, patterns=patterns, on_bytes=on_bytes)
     return File(
         path=relative,
         real=path,

@@ -7,6 +7,7 @@ import signal
 import stat
 from typing import TYPE_CHECKING
 
+from llamabuild.verify.inspect.symbols import build_identity
 from llamabuild.verify.kinds import Kind
 from llamabuild.verify.subject import backend_of
 
@@ -39,6 +40,13 @@ VERSION = Kind(
     "A program tells another build number or commit than the bundle claims. A shallow clone counts 'build 1'; a "
     "library of another build tells that one's.",
     "Pass -DLLAMA_BUILD_NUMBER and -DLLAMA_BUILD_COMMIT, and take all files from one build.",
+)
+BUILD_ONE = Kind(
+    "program.build-one",
+    "warning",
+    "The binaries say that they are build 1, which upstream's count gives in a shallow clone: nobody can tell which "
+    "build this is.",
+    "Pass -DLLAMA_BUILD_NUMBER and -DLLAMA_BUILD_COMMIT, or fetch the whole history.",
 )
 NOT_RUN = Kind(
     "program.not-run",
@@ -97,6 +105,7 @@ KINDS = (
     NOT_EXECUTABLE,
     FAILS,
     VERSION,
+    BUILD_ONE,
     NOT_RUN,
     SAME_USER,
     PLUGIN_FAILS,
@@ -127,8 +136,25 @@ def check(subject: Subject) -> Iterator[Finding]:
             yield NOT_EXECUTABLE.at(
                 file.path, f"{file.path} is not executable for everybody.", evidence=stat.filemode(file.mode)
             )
+    yield from _identity(subject)
     yield from _plugin_places(subject)
     yield from _plugin_set(subject)
+
+
+def _identity(subject: Subject) -> Iterator[Finding]:
+    """The build number and commit in the common library's data, which need no program to run."""
+    expected = subject.expected
+    for file in subject.elves:
+        if not file.name.startswith("libllama-common"):
+            continue
+        number, commit = build_identity(file.real)
+        told = f"build {number}, commit {commit}"
+        if number == 1 and expected.build_number != 1:
+            yield BUILD_ONE.at(file.path, f"{file.path} says that it is build 1.", evidence=told)
+        if number is not None and expected.build_number is not None and number != expected.build_number:
+            yield VERSION.at(file.path, f"{file.path} does not tell build {expected.build_number}.", evidence=told)
+        elif commit and expected.commit and not expected.commit.startswith(commit):
+            yield VERSION.at(file.path, f"{file.path} does not tell commit {expected.commit[:9]}.", evidence=told)
 
 
 def _plugin_places(subject: Subject) -> Iterator[Finding]:
