@@ -73,7 +73,8 @@ def run_release(wanted: Wanted, context: Context) -> tuple[Artifact, ...]:
         )
     with _scratch(context) as scratch:
         requests = list(_requests(wanted, recipe, targets, context=context, scratch=scratch))
-        for request in requests:
+        for request in requests if len(requests) > 1 else ():
+            # The last flavour's missing tool is told now, not after the others were built.
             open_job(request, context)
 
         def fill(folder: Path) -> Sequence[Part]:
