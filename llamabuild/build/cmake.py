@@ -15,7 +15,7 @@ from llamabuild.build.cachefile import read_cache, stale_reason, stamp_of, write
 from llamabuild.build.hold import holding
 from llamabuild.build.host import Host
 from llamabuild.build.jobs import default_jobs
-from llamabuild.build.launchers import launcher_entries, launcher_env, needs_network, path_flags, shader_entries
+from llamabuild.build.launchers import launcher_entries, launcher_env, needs_network, shader_entries
 from llamabuild.build.model import BuildTree, BuiltFile
 from llamabuild.build.network import downloads_found, namespace_prefix
 from llamabuild.build.ninja import STATUS, NinjaReader, cmake_errors
@@ -166,10 +166,9 @@ def _entries(target: Target, toolchain: Toolchain, source: Path, context: Contex
         "CMAKE_C_COMPILER": str(toolchain.cc),
         "CMAKE_CXX_COMPILER": str(toolchain.cxx),
         **({"CMAKE_MAKE_PROGRAM": str(ninja.path)} if ninja else {}),
-        **launcher_entries(target, toolchain),
+        **launcher_entries(target, toolchain, source=source),
         **dict(toolchain.entries),
         **dict(target.entries),
-        **path_flags(target, toolchain.options, source=source),
         **shader_entries(toolchain, context),
     }
     return tuple(sorted(entries.items()))

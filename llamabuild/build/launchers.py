@@ -6,8 +6,11 @@ import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
 
-from llamabuild.build import shader_cache
+from llamabuild.build import relative_paths, shader_cache
+from llamabuild.build.archs import listed
+from llamabuild.core.errors import UsageError
 from llamabuild.core.files import atomic_write, key_of
 
 if TYPE_CHECKING:
@@ -15,34 +18,40 @@ if TYPE_CHECKING:
     from llamabuild.core.context import Context
 
 
+_REMOTE = {"ccache": ("redis", "http"), "sccache": ("redis", "rediss", "http", "https", "s3")}
+"""URL schemes of shared storage that each cache knows."""
+_SOCKET_PATH_MAX = 100
+"""The kernel's limit is 108 bytes (unix(7)); beyond it sccache's usual port has to do."""
+_FARM_SETTINGS = ("DISTCC_", "ICECC_")
+
+
 def needs_network(options: BuildOptions) -> bool:
-    """Whether the compile step itself talks to other machines, so that it cannot be cut off from them."""
-    return options.farm is not None or options.remote_cache is not None
+    """Whether the compile step itself talks to others: a farm, shared storage, or a cache that is a server.
 
-
-def _languages(target: Target) -> list[str]:
-    return ["C", "CXX", *(name.upper() for name in ("cuda", "hip") if name in target.backends)]
-
-
-def launcher_entries(target: Target, toolchain: Toolchain) -> dict[str, str]:
-    """CMake's launcher entries for the languages of a target."""
-    tool = toolchain.tool(toolchain.options.launcher)
-    languages = _languages(target)
-    return {f"CMAKE_{language}_COMPILER_LAUNCHER": str(tool.path) for language in languages} if tool else {}
-
-
-def path_flags(target: Target, options: BuildOptions, *, source: Path) -> dict[str, str]:
-    """Compiler flags that keep the source tree's path out of ``__FILE__``, added to what the recipe sets.
-
-    None with ccache, which hands the compiler relative paths: there a map would spoil what two trees share.
+    sccache is a server on this machine, and one that is started inside a namespace would outlive it there.
     """
-    if options.launcher == "ccache":
-        return {}
-    map_ = f"-ffile-prefix-map={source}=."
-    flags = {"C": map_, "CXX": map_, "CUDA": f"-Xcompiler={map_}", "HIP": map_}
-    written = dict(target.entries)
-    names = {f"CMAKE_{language}_FLAGS": flags[language] for language in _languages(target)}
-    return {name: f"{written.get(name, '')} {flag}".strip() for name, flag in names.items()}
+    return options.farm is not None or options.remote_cache is not None or options.launcher == "sccache"
+
+
+def launcher_entries(target: Target, toolchain: Toolchain, *, source: Path) -> dict[str, str]:
+    """CMake's launcher entries for the languages of a target; all but ccache are given paths made relative.
+
+    A farm takes C and C++ alone: nvcc and the HIP compiler would be sent sources that the other side cannot compile.
+    """
+    cache = toolchain.tool(toolchain.options.launcher)
+    farm = toolchain.tool(toolchain.options.farm or "")
+    entries = {}
+    for language in ("C", "CXX", *(name.upper() for name in ("cuda", "hip") if name in target.backends)):
+        helper = farm if language in {"C", "CXX"} else None
+        if cache and cache.name == "ccache":
+            # Settings before the compiler hold for this call alone.
+            words = [str(cache.path), *([f"prefix_command={helper.path}"] if helper else [])]
+        else:
+            next_one = cache or helper
+            script = relative_paths.__file__
+            words = [sys.executable, "-I", "-S", script, str(source), *([str(next_one.path)] if next_one else [])]
+        entries[f"CMAKE_{language}_COMPILER_LAUNCHER"] = ";".join(words)
+    return entries
 
 
 def shader_entries(toolchain: Toolchain, context: Context) -> dict[str, str]:
@@ -62,20 +71,60 @@ def shader_entries(toolchain: Toolchain, context: Context) -> dict[str, str]:
     return {"Vulkan_GLSLC_EXECUTABLE": str(wrapper)}
 
 
+def check_options(options: BuildOptions) -> None:
+    """Refuse what does not go together. Raises UsageError."""
+    scheme = options.remote_cache.partition("://")[0] if options.remote_cache else ""
+    if options.farm and options.launcher == "sccache":
+        raise UsageError(
+            f"--launcher sccache with {options.farm}: sccache cannot hand on what it does not hold.",
+            hint=f"Use ccache with {options.farm}, or {options.farm} alone.",
+        )
+    if scheme and options.launcher == "none":
+        raise UsageError("A remote cache needs a cache in front of it.", hint="Use --launcher ccache or sccache.")
+    known = _REMOTE.get(options.launcher, ())
+    if scheme and scheme not in known:
+        other = next((name for name, schemes in _REMOTE.items() if scheme in schemes), None)
+        hint = f"--launcher {other} knows it." if other else f"Use {listed(f'{name}://' for name in known)}."
+        raise UsageError(f"{options.launcher} has no remote storage at {options.remote_cache}.", hint=hint)
+
+
 def launcher_env(options: BuildOptions, *, source: Path, context: Context) -> dict[str, str]:
-    """Environment of the launcher.
+    """Environment of the launcher, the farm's settings of the caller included.
 
     ccache: paths relative to the folder that holds all source trees, and the working folder left out of the hash, so
     that the same file in another tree is a hit. A prefix map would differ between the trees and spoil it.
     """
-    if options.launcher != "ccache":
-        return {}
-    common = context.home.src.resolve()
-    settings = {
-        "CCACHE_DIR": str(context.home.ccache),
-        "CCACHE_BASEDIR": str(common if source.is_relative_to(common) else source.parent),
-        "CCACHE_NOHASHDIR": "1",
-    }
-    if options.remote_cache:
-        settings["CCACHE_REMOTE_STORAGE"] = options.remote_cache
-    return settings
+    kept = (
+        {name: value for name, value in context.env.items() if name.startswith(_FARM_SETTINGS)} if options.farm else {}
+    )
+    if options.launcher == "ccache":
+        common = context.home.src.resolve()
+        base = str(common if source.is_relative_to(common) else source.parent)
+        remote = {"CCACHE_REMOTE_STORAGE": options.remote_cache} if options.remote_cache else {}
+        folder = str(context.home.ccache)
+        return {**kept, "CCACHE_DIR": folder, "CCACHE_BASEDIR": base, "CCACHE_NOHASHDIR": "1", **remote}
+    if options.launcher == "sccache":
+        return {**kept, **_sccache_env(options.remote_cache, context)}
+    return kept
+
+
+def _sccache_env(remote: str | None, context: Context) -> dict[str, str]:
+    """Sccache's settings; its server is one of our own, on a socket in the home, and ends when nothing asks it."""
+    folder = context.home.root / "sccache"
+    socket = str(folder / f"server-{key_of(remote)[:8]}")
+    env = {"SCCACHE_DIR": str(folder), "SCCACHE_IDLE_TIMEOUT": "60"}
+    if len(socket) < _SOCKET_PATH_MAX:
+        env["SCCACHE_SERVER_UDS"] = socket
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = urlsplit(remote or "")
+    if parts.scheme in {"redis", "rediss"}:
+        env["SCCACHE_REDIS_ENDPOINT"] = str(remote)
+    elif parts.scheme in {"http", "https"}:
+        env["SCCACHE_WEBDAV_ENDPOINT"] = str(remote)
+    elif parts.scheme == "s3":
+        options = dict(parse_qsl(parts.query))
+        env["SCCACHE_BUCKET"] = parts.netloc
+        env |= {"SCCACHE_S3_KEY_PREFIX": parts.path.strip("/")} if parts.path.strip("/") else {}
+        env |= {f"SCCACHE_{name.upper()}": options[name] for name in ("region", "endpoint") if name in options}
+        env |= {name: value for name, value in context.env.items() if name.startswith("AWS_")}
+    return env

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from llamabuild.build.cuda import check_cuda
 from llamabuild.build.hip import check_hip
 from llamabuild.build.host import Host
+from llamabuild.build.launchers import check_options
 from llamabuild.build.model import BuildOptions, Tool, Toolchain
 from llamabuild.build.packages import install_line
 from llamabuild.build.probe import Checked, Problem, find_tool, first_errors
@@ -70,6 +71,7 @@ def preflight(
     a target that this host could build.
     """
     chosen = options or BuildOptions()
+    check_options(chosen)
     parts = _check(target, host, chosen, cuda=_wheel_toolkit(target, chosen, host, context))
     problems = [problem for part in parts for problem in part.problems]
     if problems:

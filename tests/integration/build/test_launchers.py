@@ -1,0 +1,161 @@
+"""Compile caches and farms: real servers on loopback, each ended by its own process id."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from llamabuild.build.launchers import check_options
+from llamabuild.build.model import BuildOptions
+from llamabuild.build.relative_paths import make_relative
+from llamabuild.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def needed(program: str, package: str) -> str:
+    path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin")
+    if path is None:
+        pytest.skip(f"{program} is not installed (package {package})")
+    return path
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def serving(argv: list[str], port: int, log: Path) -> Iterator[None]:
+    with log.open("wb") as sink, subprocess.Popen(argv, stdout=sink, stderr=sink) as server:
+        try:
+            deadline = time.monotonic() + 10
+            while True:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                    break
+                assert server.poll() is None, f"{argv[0]} ended: {log.read_text()}"
+                assert time.monotonic() < deadline, f"{argv[0]} does not listen"
+                time.sleep(0.05)
+            yield
+        finally:
+            server.terminate()
+            server.wait(10)
+
+
+def stats(folder: Path) -> dict[str, int]:
+    argv = [Path(sys.executable).with_name("ccache"), "--print-stats"]
+    lines = subprocess.check_output(argv, env={"CCACHE_DIR": str(folder)}, text=True).splitlines()
+    return {name: int(value) for name, value in (line.split("\t") for line in lines)}
+
+
+def test_a_fleet_shares_one_cache_through_redis(small: Any, tmp_path: Path) -> None:
+    redis, port = needed("redis-server", "redis-server"), free_port()
+    options = BuildOptions(remote_cache=f"redis://127.0.0.1:{port}")
+    argv = [redis, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path)]
+    with serving(argv, port, tmp_path / "redis.log"):
+        tree = small.build(small.source("one"), small.prepare(options))
+        assert tree.network == "options checked"
+        # Another machine: nothing but the server in common.
+        other_home = type(small.context.home)(tmp_path / "other-machine")
+        other = replace(small, context=replace(small.context, home=other_home))
+        other.build(other.source("two"), other.prepare(options))
+    counted = stats(other_home.ccache)
+    assert counted["remote_storage_hit"] >= 7
+    assert counted["cache_miss"] == 0
+
+
+def test_two_distcc_daemons_compile_what_ccache_does_not_hold(small: Any, tmp_path: Path) -> None:
+    distccd = needed("distccd", "distcc")
+    needed("distcc", "distcc")
+    ports = (free_port(), free_port())
+    # distccd refuses to stay root.
+    user = ["--user", "nobody"] if os.getuid() == 0 else []
+    logs = [tmp_path / f"distccd-{port}.log" for port in ports]
+    (tmp_path / "distcc").mkdir()
+    hosts = " ".join(f"127.0.0.1:{port}/1,lzo" for port in ports)
+    env = {**small.context.env, "DISTCC_HOSTS": hosts, "DISTCC_DIR": str(tmp_path / "distcc"), "DISTCC_FALLBACK": "0"}
+    farmed = replace(small, context=replace(small.context, env=env))
+    with contextlib.ExitStack() as stack:
+        for port, log in zip(ports, logs, strict=True):
+            argv = [distccd, "--no-detach", "--daemon", "--listen", "127.0.0.1", "--port", str(port), *user]
+            argv += ["--allow", "127.0.0.1", "--log-stderr", "--log-level", "info", "--enable-tcp-insecure"]
+            stack.enter_context(serving(argv, port, log))
+        tree = farmed.build(farmed.source("one"), farmed.prepare(BuildOptions(farm="distcc")))
+    done = [log.read_text().count("COMPILE_OK") for log in logs]
+    assert sum(done) >= 7
+    assert all(done), "both daemons were used"
+    counted = stats(farmed.context.home.ccache)
+    assert counted["cache_miss"] == 7
+    # Now the cache holds it all, and no daemon is left: nothing is compiled again.
+    farmed.build(farmed.source("two"), farmed.prepare(BuildOptions(farm="distcc")))
+    assert stats(farmed.context.home.ccache)["cache_miss"] == 7
+    server = next(file.path for file in tree.files if file.target == "llama-server")
+    assert str(farmed.context.home.root).encode() not in server.read_bytes()
+
+
+def test_sccache_shares_between_trees_too(small: Any) -> None:
+    sccache = Path(sys.executable).with_name("sccache")
+    if not sccache.exists():
+        pytest.skip("sccache is not installed")
+    made = small.prepare(BuildOptions(launcher="sccache"))
+    small.build(small.source("one"), made)
+    tree = small.build(small.source("two"), made)
+    (server,) = (small.context.home.root / "sccache").glob("server-*")
+    env = {**small.context.env, "SCCACHE_SERVER_UDS": str(server)}
+    shown = subprocess.run([sccache, "--stop-server"], env=env, check=True, capture_output=True, text=True).stdout
+    hits = next(line.split()[-1] for line in shown.splitlines() if line.startswith("Cache hits  "))
+    assert int(hits) >= 6
+    for file in tree.files:
+        assert str(small.context.home.root).encode() not in file.path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (BuildOptions(launcher="sccache", farm="distcc"), "sccache cannot hand on"),
+        (BuildOptions(launcher="none", remote_cache="redis://h"), "needs a cache"),
+        (BuildOptions(launcher="ccache", remote_cache="s3://bucket/prefix"), "no remote storage"),
+        (BuildOptions(launcher="ccache", remote_cache="ftp://h"), "no remote storage"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options: BuildOptions, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        check_options(options)
+
+
+def test_a_launcher_that_is_not_there_is_told_with_its_package(small: Any) -> None:
+    from llamabuild.core.errors import ToolError
+
+    with pytest.raises(ToolError, match="icecc") as caught:
+        small.prepare(BuildOptions(farm="icecc"), env={"PATH": "/usr/bin-without"})
+    assert "icecc was not found." in caught.value.details
+
+
+def test_paths_below_the_tree_are_made_relative_and_definitions_are_kept() -> None:
+    words = [
+        "c++",
+        "-I/s/t/include",
+        "-isystem",
+        "/s/t/x",
+        "-DDIR=/s/t/y",
+        "-o",
+        "a.o",
+        "-c",
+        "/s/t/a.cpp",
+        "/s/tree/b",
+    ]
+    assert make_relative(words, "/s/t", "/s/t/build-cpu") == [
+        *["c++", "-I../include", "-isystem", "../x", "-DDIR=/s/t/y", "-o", "a.o", "-c", "../a.cpp", "/s/tree/b"]
+    ]
