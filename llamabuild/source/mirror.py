@@ -86,5 +86,14 @@ def has_tree(repository: pygit2.Repository, tree: str) -> bool:
 
 
 def keep(repository: pygit2.Repository, kind: str, name: str, target: str) -> None:
-    """Name an object so that no ``git gc`` takes it away; ``refs/llamabuild/KIND/NAME``."""
+    """Name an object so that no ``git gc`` takes it away; ``refs/llamabuild/KIND/NAME``.
+
+    A tree is named through a commit of it: libgit2 cannot fetch from a local repository into one with a ref to
+    anything else ("object is not a committish").
+    """
+    import pygit2
+
+    if isinstance(repository[target], pygit2.Tree):
+        nobody = pygit2.Signature("llamabuild", "llamabuild@localhost", 0, 0)
+        target = str(repository.create_commit(None, nobody, nobody, f"The tree {target}\n", target, []))
     repository.references.create(f"refs/llamabuild/{kind}/{name}", target, force=True)
