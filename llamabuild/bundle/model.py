@@ -19,7 +19,7 @@ class Entry:
     """The link's target, relative to the folder the link is in; None for a file."""
     origin: str
     """Who it belongs to: ``llama.cpp``, a component's name, a system package's name, ``system``."""
-    edit: bool
+    edit: bool = False
     """An ELF whose rpath is set to ``rpath``; where false, the file keeps every byte that thinning leaves it."""
     rpath: str | None = None
     strip: bool = False

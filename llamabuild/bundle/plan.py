@@ -6,10 +6,19 @@ import itertools
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from llamabuild.bundle.licenses import PackageFiles
 from llamabuild.bundle.model import BundlePlan, Entry
+from llamabuild.bundle.rules import component_of, load_components
+from llamabuild.bundle.vendor import (
+    Vendor,
+    add_component,
+    add_kpacks,
+    assign_parts,
+    detect_vendor,
+    wanted_components,
+)
 from llamabuild.core.errors import BundleError
 from llamabuild.core.files import sha256_file
 from llamabuild.elf.closure import Closure, Search, resolve_closure, system_folders
@@ -17,13 +26,14 @@ from llamabuild.elf.policy import LibraryPolicy
 from llamabuild.elf.read import read_elf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from llamabuild.build.model import BuildTree
     from llamabuild.core.context import Context
     from llamabuild.elf.read import ElfFile
 
 LLAMA = "llama.cpp"
+Runtime = Literal["bundled", "split", "system"]
 
 
 @dataclass
@@ -60,12 +70,23 @@ class Draft:
         )
 
 
-def plan_bundle(build: BuildTree, *, name: str, context: Context, root: Path = Path("/")) -> BundlePlan:
-    """Plan the bundle of a build: programs and plugins in ``bin``, what they need in ``lib``, licences.
+def plan_bundle(
+    build: BuildTree,
+    *,
+    name: str,
+    context: Context,
+    root: Path = Path("/"),
+    vendor: Vendor | None = None,
+    runtime: Runtime = "bundled",
+) -> BundlePlan:
+    """Plan the bundle of a build: programs and plugins in ``bin``, what they need in ``lib``, device files, licences.
 
-    ``root`` is the system that the build was made on, where libraries like libgomp are taken from.
+    ``root`` is the system that the build was made on, where libraries like libgomp are taken from. ``vendor`` is the
+    ROCm or CUDA tree; by default the one that the build itself was linked with. ``runtime``: ``system`` leaves the
+    vendor's libraries to the host; ``split`` plans as ``bundled`` does, and archives are then made part by part.
 
-    Raises BundleError when a library is nowhere to be found, naming every one with who needs it.
+    Raises BundleError when a library is nowhere to be found, naming every one with who needs it, and when the vendor's
+    tree has nothing for the arch.
     """
     draft = Draft()
     for built in build.files:
@@ -74,22 +95,98 @@ def plan_bundle(build: BuildTree, *, name: str, context: Context, root: Path = P
         if folder == "lib":
             for link, target in sibling_links(built.path):
                 draft.add(Entry(f"lib/{link}", None, target, LLAMA, edit=False))
-    closure = resolve_closure(
-        [built.path for built in build.files],
-        search=Search(
-            inside=build.folder,
-            system_folders=system_folders(root),
-            policy=LibraryPolicy(vulkan="vulkan" in build.target.backends),
-            follow_outside=True,
-        ),
-    )
-    add_closure(draft, closure, packages=PackageFiles.read(root))
+    search = _search(build, root=root, vendor=vendor, runtime=runtime)
+    paths = [built.path for built in build.files]
+    if vendor is None and runtime != "system":
+        vendor = detect_vendor(resolve_closure(paths, search=search), build)
+        search = _search(build, root=root, vendor=vendor, runtime=runtime)
+    if vendor is None or runtime == "system":
+        closure = resolve_closure(paths, search=search)
+        add_closure(draft, closure, packages=[PackageFiles.read(root)])
+    else:
+        closure = _with_opened(paths + list(vendor.always()), search, vendor)
+        # A tree inside of a system that is not this one has its packages' licences itself.
+        base = vendor.root.parent if vendor.root.name == "usr" else vendor.root
+        add_closure(draft, closure, packages=[PackageFiles.read(base), PackageFiles.read(root)])
+        _add_vendor(draft, closure, vendor)
+    _thin_own(draft, vendor)
     add_upstream_licenses(draft, build.source)
     context.console.detail(f"{len(closure.files)} ELF files reached, {len(draft.entries)} entries planned")
-    return set_rpaths(draft, closure).plan(name, rpath=build.target.rpath)
+    set_rpaths(draft, closure)
+    return draft.plan(name, rpath=build.target.rpath)
 
 
-def add_closure(draft: Draft, closure: Closure, *, packages: PackageFiles) -> None:
+def _search(build: BuildTree, *, root: Path, vendor: Vendor | None, runtime: Runtime) -> Search:
+    own = dict.fromkeys(built.path.parent for built in build.files)
+    components = wanted_components(load_components(), build.target.backends)
+    left_out = tuple(pattern for component in components for pattern in component.libraries)
+    return Search(
+        inside=build.folder,
+        extra_folders=(*own, *(vendor.folders if vendor else ())),
+        system_folders=system_folders(root),
+        policy=LibraryPolicy(
+            vulkan="vulkan" in build.target.backends, left_out=left_out if runtime == "system" else ()
+        ),
+        follow_outside=True,
+    )
+
+
+def _with_opened(paths: Sequence[Path], search: Search, vendor: Vendor) -> Closure:
+    """The closure, libraries opened by name included: each round may reach libraries that open more."""
+    opened: dict[str, tuple[str, ...]] = {}
+    cache: dict[Path, ElfFile] = {}
+
+    def read(path: Path) -> ElfFile:
+        if path not in cache:
+            cache[path] = read_elf(path)
+        return cache[path]
+
+    while True:
+        closure = resolve_closure(paths, search=replace(search, opened_by_name=opened), read=read)
+        found = {
+            elf.soname or path.name: names
+            for path, elf in closure.files.items()
+            if (names := vendor.opened_names(path)) and (elf.soname or path.name) not in opened
+        }
+        if not found:
+            return closure
+        opened.update(found)
+
+
+def _add_vendor(draft: Draft, closure: Closure, vendor: Vendor) -> None:
+    placed: dict[str, Path] = {}
+    roots = [path for path in closure.roots if f"lib/{path.resolve().name}" not in draft.entries]
+    for path in roots:
+        if component_of(path.name, vendor.components):
+            elf = closure.files[path]
+            add_library(draft, path, needed=elf.soname or path.name, packages=[])
+    for path in closure.files:
+        destination = f"lib/{path.resolve().name}"
+        entry = draft.entries.get(destination)
+        if entry is None or entry.origin == LLAMA or destination in placed:
+            continue
+        placed[destination] = path
+        if component := component_of(path.name, vendor.components):
+            add_component(draft, path, vendor, component=component)
+    add_kpacks(draft, placed, vendor)
+    users: dict[str, set[str]] = {}
+    names = {entry.source.resolve(): destination for destination, entry in draft.entries.items() if entry.source}
+    for edge in closure.edges:
+        if edge.target is not None and (target := names.get(edge.target.resolve())):
+            users.setdefault(target, set()).add(names.get(edge.source.resolve(), ""))
+    assign_parts(draft, users)
+
+
+def _thin_own(draft: Draft, vendor: Vendor | None) -> None:
+    """llama.cpp's HIP plugin is thinned as the vendor's libraries are: it may have been built for ten archs."""
+    if vendor is None or not vendor.thin or not vendor.arch:
+        return
+    for destination, entry in draft.entries.items():
+        if entry.origin == LLAMA and PurePosixPath(destination).name.startswith("libggml-hip"):
+            draft.entries[destination] = replace(entry, thin=vendor.archs)
+
+
+def add_closure(draft: Draft, closure: Closure, *, packages: Sequence[PackageFiles]) -> None:
     """Put every library that is found outside into ``lib`` with its link chain and its licence.
 
     Raises BundleError for libraries that are missing.
@@ -109,23 +206,31 @@ def add_closure(draft: Draft, closure: Closure, *, packages: PackageFiles) -> No
         add_library(draft, edge.target, needed=edge.needed, packages=packages)
 
 
-def add_library(draft: Draft, path: Path, *, needed: str, packages: PackageFiles) -> None:
+def add_library(draft: Draft, path: Path, *, needed: str, packages: Sequence[PackageFiles]) -> None:
     """Put one system library into ``lib``: the real file, the links that lead to it, its licence."""
     hops = link_chain(path)
     real = hops[-1]
-    owner = packages.owner(real)
+    owner, licenses = _licenses(real, packages)
     names = list(dict.fromkeys([needed, *(hop.name for hop in hops)]))
     draft.add(Entry(f"lib/{real.name}", real, None, owner or "system", edit=True))
     for name, following in itertools.pairwise(names):
         if name != real.name:
             draft.add(Entry(f"lib/{name}", None, following, owner or "system", edit=False))
-    licenses = packages.licenses(owner) if owner else ()
-    for file in licenses:
-        draft.add(Entry(f"licenses/{owner}/{file.name}", file.resolve(), None, owner or "system", edit=False))
-    for file in packages.common(licenses):
-        draft.add(Entry(f"licenses/common/{file.name}", file.resolve(), None, "common licences", edit=False))
-    if not licenses:
+    for destination, file in licenses.items():
+        draft.add(Entry(destination, file, None, owner or "system", edit=False))
+    if packages and not licenses:
         draft.notes.append(f"no licence file was found for {real.name}")
+
+
+def _licenses(library: Path, packages: Sequence[PackageFiles]) -> tuple[str | None, dict[str, Path]]:
+    """The package that a library comes from, and its licence files by destination."""
+    for system in packages:
+        owner = system.owner(library)
+        files = system.licenses(owner) if owner else ()
+        if files:
+            own = {f"licenses/{owner}/{file.name}": file.resolve() for file in files}
+            return owner, own | {f"licenses/common/{file.name}": file.resolve() for file in system.common(files)}
+    return None, {}
 
 
 def add_upstream_licenses(draft: Draft, source: Path) -> None:

@@ -193,7 +193,7 @@ def _first_file(
 
 def _reads_zlib(library: Path) -> bool | None:
     """Whether the library knows compressed files; None where it shows no sign of reading any (not a real one)."""
-    strings = b"".join(_literals(library))
+    strings = b"".join(literals(library))
     if b"TensileLibrary_lazy_" not in strings and b"ensile" not in strings:
         return None
     return b".zlib" in strings or b".dat.z" in strings
@@ -242,14 +242,17 @@ def _folder_problems(root: Path, folder: Path) -> Iterator[SearchProblem]:
 
 
 def _own_folder(library: Path) -> str | None:
-    for block in _literals(library):
+    for block in literals(library):
         if found := _ROCBLAS_OWN.search(block):
             return found[1].decode()
     return None
 
 
-def _literals(library: Path) -> Iterator[bytes]:
-    """The read-only data of a library in overlapping blocks; of anything else its first bytes."""
+def literals(library: Path) -> Iterator[bytes]:
+    """The read-only data of a library, where its string literals are, in overlapping blocks.
+
+    Of a file that is no ELF file, the first bytes.
+    """
     try:
         elf: ElfFile | None = read_elf(library) if is_elf(library) else None
     except ElfError:

@@ -68,6 +68,8 @@ class LibraryPolicy:
     """
 
     vulkan: bool = False
+    left_out: tuple[str, ...] = ()
+    """Patterns of further names that the user wants to be left to the host: a vendor's runtime that is installed."""
 
     def classify(self, soname: str) -> Literal["system", "driver"] | None:
         """Whose library this is when the bundle does not hold it; None for one that has to be bundled.
@@ -77,7 +79,7 @@ class LibraryPolicy:
         name = soname.rpartition("/")[2]
         if any(fnmatchcase(name, pattern) for pattern in _DRIVERS):
             return "driver"
-        if any(fnmatchcase(name, pattern) for pattern in _GLIBC):
+        if any(fnmatchcase(name, pattern) for pattern in (*_GLIBC, *self.left_out)):
             return "system"
         if self.vulkan and any(fnmatchcase(name, pattern) for pattern in _SHARED_WITH_ICDS):
             return "system"

@@ -1,0 +1,100 @@
+"""Describe a build folder that this tool did not make, so that it can be bundled like one of its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from llamabuild.build.cachefile import read_cache
+from llamabuild.build.model import BuildTree, BuiltFile, Target
+from llamabuild.core.errors import UsageError
+from llamabuild.elf.read import ElfFile, is_elf, read_elf
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from llamabuild.build.cachefile import CacheEntry
+
+_PLUGIN = re.compile(r"^libggml-(?!base)(?P<backend>[a-z0-9]+)(?:-[a-z0-9_]+)?\.so$")
+_FOLDERS = ("bin", "lib", "lib64", ".")
+_FALSE = frozenset({"", "0", "OFF", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"})
+_BACKENDS = ("cpu", "cuda", "vulkan", "hip")
+
+
+def foreign_build(folder: Path, *, arch: str, rpath: Literal["rpath", "runpath"] = "rpath") -> BuildTree:
+    """Read a llama.cpp build folder: programs, libraries and plugins by looking at the files, options by its cache.
+
+    A file is a plugin when ggml would open it (``libggml-<backend>.so``) and nothing in the folder needs it by name.
+    Raises UsageError for a folder without a program of llama.cpp, ElfError for damaged files.
+    """
+    found = [path for place in _FOLDERS for path in _elf_files(folder / place)]
+    facts = {path: read_elf(path) for path in found}
+    needed = {name for elf in facts.values() for name in elf.needed}
+    files = tuple(
+        BuiltFile(
+            target=path.name.removeprefix("lib").partition(".so")[0],
+            kind=_kind(elf, plugin=plugin),
+            path=path,
+            plugin=plugin,
+        )
+        for path, elf in sorted(facts.items())
+        if (plugin := _is_plugin(path, elf, needed)) or elf.kind == "shared" or path.name.startswith("llama-")
+    )
+    if not any(file.kind == "executable" for file in files):
+        raise UsageError(
+            f"{folder} holds no program of llama.cpp: nothing named llama-* in {', '.join(_FOLDERS[:3])}.",
+            hint="Name the folder that CMake was run in, the one with bin/llama-server below it.",
+        )
+    cache = read_cache(folder / "CMakeCache.txt") if (folder / "CMakeCache.txt").is_file() else {}
+    plugins = {match["backend"] for file in files if (match := _PLUGIN.match(file.path.name))}
+    backends = tuple(name for name in _BACKENDS if name in plugins or _on(cache, name)) or ("cpu",)
+    source = Path(cache["CMAKE_HOME_DIRECTORY"].value) if "CMAKE_HOME_DIRECTORY" in cache else folder
+    target = Target(
+        name="-".join(backend for backend in backends if backend != "cpu") or "cpu",
+        backends=backends,
+        arch=arch,
+        entries=(),
+        programs=tuple(file.path.name for file in files if file.kind == "executable"),
+        rpath=rpath,
+        glibc_floor=None,
+        rccl=_on(cache, "hip_rccl"),
+        nccl=_on(cache, "cuda_nccl"),
+    )
+    number = cache.get("LLAMA_BUILD_NUMBER")
+    commit = cache.get("LLAMA_BUILD_COMMIT")
+    return BuildTree(
+        folder=folder,
+        source=source,
+        target=target,
+        files=files,
+        tools=(),
+        cache_entries=tuple(
+            (name, cache[name].value) for name in sorted(cache) if name.startswith(("GGML_", "LLAMA_"))
+        ),
+        build_number=int(number.value) if number and number.value.isdecimal() else 0,
+        build_commit=commit.value if commit else "unknown",
+        network="unknown",
+        log=folder,
+    )
+
+
+def _elf_files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return [path for path in sorted(folder.iterdir()) if not path.is_symlink() and is_elf(path)]
+
+
+def _is_plugin(path: Path, elf: ElfFile, needed: set[str]) -> bool:
+    return bool(_PLUGIN.match(path.name)) and elf.kind == "shared" and (elf.soname or path.name) not in needed
+
+
+def _kind(elf: ElfFile, *, plugin: bool) -> Literal["executable", "shared", "module"]:
+    if elf.kind == "executable":
+        return "executable"
+    return "module" if plugin else "shared"
+
+
+def _on(cache: Mapping[str, CacheEntry], name: str) -> bool:
+    entry = cache.get(f"GGML_{name.upper()}")
+    return entry is not None and entry.type == "BOOL" and entry.value.upper() not in _FALSE

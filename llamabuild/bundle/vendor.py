@@ -1,0 +1,292 @@
+"""Put vendor runtimes into a plan: libraries by closure, device files by the depth their library looks at, trimmed."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from llamabuild.build.rocm import find_rocm
+from llamabuild.bundle.archs import arch_of, arch_order, base_arch
+from llamabuild.bundle.kpack import kpack_paths
+from llamabuild.bundle.model import Entry
+from llamabuild.bundle.rules import READ_FROM_ROCBLAS, Component, DataFolder, component_of, load_components
+from llamabuild.bundle.tensile import literals, rocblas_depth
+from llamabuild.bundle.thin import serves
+from llamabuild.core.errors import BundleError, ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from llamabuild.build.model import BuildTree
+    from llamabuild.bundle.plan import Draft
+    from llamabuild.elf.closure import Closure
+
+_SONAME = re.compile(rb"(?<![\w./-])lib[\w+-]+\.so(?:\.[0-9]+)*(?![\w.-])")
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """A vendor's runtime, and what is wanted of it."""
+
+    root: Path
+    """The tree's root, where licences are looked for."""
+    folders: tuple[Path, ...]
+    """Its library folders, in search order."""
+    components: tuple[Component, ...]
+    arch: str
+    keep: tuple[str, ...] = ()
+    """Archs kept besides ``arch``."""
+    thin: bool = True
+
+    @property
+    def archs(self) -> tuple[str, ...]:
+        """All archs that are wanted."""
+        return tuple(dict.fromkeys([self.arch, *self.keep]))
+
+    def find(self, name: str) -> Path | None:
+        """The first library of this name in the tree."""
+        return next((folder / name for folder in self.folders if (folder / name).exists()), None)
+
+    def always(self) -> tuple[Path, ...]:
+        """Libraries of the components that come along where the tree has them, by their sonames' links."""
+        wanted = [pattern for component in self.components if component.always for pattern in component.libraries]
+        found: dict[Path, Path] = {}
+        for folder in self.folders:
+            for pattern in wanted:
+                for path in sorted(folder.glob(f"{pattern}.[0-9]*"), key=lambda path: len(path.name)):
+                    found.setdefault(path.resolve(), path)
+        return tuple(found.values())
+
+    def opened_names(self, library: Path) -> tuple[str, ...]:
+        """What a component's library opens by name: the names are read from it, the rules say which of them count.
+
+        A required one is returned even where the tree does not have it, so that it turns up as missing.
+        """
+        component = component_of(library.name, self.components)
+        if component is None or not component.opens:
+            return ()
+        written = {found.decode() for block in literals(library) for found in _SONAME.findall(block)}
+        names = []
+        for opened in component.opens:
+            matching = sorted(name for name in written if PurePosixPath(name).match(opened.pattern))
+            here = [name for name in matching if name != library.name and self.find(name)]
+            names += here or (matching[:1] if opened.required else [])
+        return tuple(dict.fromkeys(names))
+
+
+def add_component(draft: Draft, library: Path, vendor: Vendor, *, component: Component) -> None:
+    """Mark a planned library as its component's, and add the component's data folders and licences.
+
+    ``library`` is the path it was found under. Raises BundleError for a required folder that is missing, an arch
+    without kernels, and a file that no rule claims.
+    """
+    real = f"lib/{library.resolve().name}"
+    for destination in (real, *_links_to(draft, real)):
+        entry = draft.entries[destination]
+        thin = vendor.archs if component.thin and vendor.thin and entry.link is None and vendor.arch else ()
+        edit = entry.edit and component.edit
+        draft.entries[destination] = replace(
+            entry, origin=component.name, part=component.part, thin=thin, edit=edit and entry.link is None
+        )
+    for folder in component.folders:
+        _add_folder(draft, library, vendor, component=component, folder=folder)
+    for path in component_licenses(component, vendor.root):
+        name = path.parent.name if path.name == "copyright" else path.name
+        draft.add(Entry(f"licenses/{component.name}/{name}", path.resolve(), None, component.name, part=component.part))
+
+
+def _links_to(draft: Draft, real: str) -> Iterator[str]:
+    """Destinations of the links that lead to a file of ``lib``, by any number of steps."""
+    names = {PurePosixPath(real).name}
+    grown = True
+    while grown:
+        more = {
+            PurePosixPath(destination).name
+            for destination, entry in draft.entries.items()
+            if entry.link in names and destination.startswith("lib/")
+        }
+        grown = not more <= names
+        names |= more
+    yield from (f"lib/{name}" for name in sorted(names) if f"lib/{name}" in draft.entries and f"lib/{name}" != real)
+
+
+def component_licenses(component: Component, root: Path) -> tuple[Path, ...]:
+    """The component's licence files in its tree."""
+    found = [
+        path
+        for pattern in component.licenses
+        for base in (root, root / "usr")
+        for path in sorted(base.glob(pattern))
+        if path.is_file()
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _add_folder(draft: Draft, library: Path, vendor: Vendor, *, component: Component, folder: DataFolder) -> None:
+    place = rocblas_depth(library) if folder.place == READ_FROM_ROCBLAS else folder.place
+    source = _data_folder(library, place, component=component)
+    if source is None:
+        if folder.required:
+            raise BundleError(
+                f"{library} is to be bundled, and there is no {place} beside it.",
+                hint=f"Install all of {component.title}, device files included, or name a tree that has them.",
+            )
+        return
+    served: set[str] = set()
+    indexed: set[str] = set()
+    for path in sorted(source.rglob("*")):
+        if path.is_dir():
+            continue
+        inside = path.relative_to(source)
+        arch = arch_of(path.name) or (arch_of(inside.parts[0]) if len(inside.parts) > 1 else None)
+        if not folder.claims(path.name) or len(inside.parts) > 2 or (len(inside.parts) == 2 and not arch):
+            raise BundleError(
+                f"{path} belongs to no rule of {component.title}.",
+                hint="This release has files that the program does not know; report its version.",
+            )
+        if arch:
+            served.add(base_arch(arch))
+        if arch and not any(serves(arch, wanted) for wanted in vendor.archs):
+            continue
+        if arch and any(
+            PurePosixPath(path.name).match(pattern.format(arch=base_arch(arch))) for pattern in folder.index
+        ):
+            indexed.add(base_arch(arch))
+        destination = os.path.normpath(f"lib/{place}/{inside.as_posix()}")
+        draft.add(Entry(destination, path.resolve(), None, component.name, part=component.part))
+    _judge_archs(draft, vendor, component=component, folder=folder, source=source, served=served, indexed=indexed)
+
+
+def _judge_archs(
+    draft: Draft,
+    vendor: Vendor,
+    *,
+    component: Component,
+    folder: DataFolder,
+    source: Path,
+    served: set[str],
+    indexed: set[str],
+) -> None:
+    has = ", ".join(sorted(served, key=arch_order))
+    for arch in vendor.archs:
+        if base_arch(arch) in indexed:
+            continue
+        said = f"{component.title} in {source} has no kernels for {arch}" + (
+            f"; it has them for {has}" if has else ", and for no other arch either"
+        )
+        if folder.index_required:
+            raise BundleError(
+                f"{said}.",
+                hint=f"Take a {component.title} that was built for {arch}, or bundle for one of the archs named.",
+            )
+        draft.notes.append(
+            f"{component.title} has no kernels for {arch} (it has {has or 'none'}), so rocBLAS does the work"
+        )
+
+
+def _data_folder(library: Path, place: str, *, component: Component) -> Path | None:
+    """Where the tree keeps a library's files: where the library looks, else another depth that trees are seen with."""
+    for base in dict.fromkeys([library.parent, library.resolve().parent]):
+        expected = base / place
+        if expected.is_dir():
+            return expected
+        others = sorted([*base.glob(f"{component.name}/library"), *base.glob(f"{component.name}/*/library")])
+        if others:
+            return others[0]
+    return None
+
+
+def add_kpacks(draft: Draft, libraries: Mapping[str, Path], vendor: Vendor) -> None:
+    """Add the ``.kpack`` archives that bundled libraries were split from, where each of them looks.
+
+    ``libraries``: paths by destination. Raises BundleError for a library whose archive for the arch is missing.
+    """
+    for destination, path in libraries.items():
+        wanted = kpack_paths(path)
+        if not wanted or not vendor.arch:
+            continue
+        found = False
+        for written in wanted:
+            for arch in vendor.archs:
+                relative = written.replace("@GFXARCH@", base_arch(arch))
+                source = Path(os.path.normpath(path.resolve().parent / relative))
+                named = arch_of(PurePosixPath(relative).name)
+                if not source.is_file() or (named and not serves(named, arch)):
+                    continue
+                found = True
+                target = os.path.normpath(PurePosixPath(destination).parent / relative)
+                if target.startswith(("..", "/")):
+                    raise BundleError(
+                        f"{path.name} looks for {written}, which is outside of a bundle when it lies in {destination}.",
+                        hint="Report the release: its layout is new.",
+                    )
+                part = draft.entries[destination].part
+                draft.add(Entry(target, source, None, draft.entries[destination].origin, part=part))
+        if not found:
+            raise BundleError(
+                f"{path.name} was split from its device code, and none of its archives for {vendor.arch} is there: "
+                f"{', '.join(wanted)}.",
+                hint="Take the .kpack folder of the same release along, or the packages for this arch.",
+            )
+
+
+def assign_parts(draft: Draft, users: Mapping[str, set[str]]) -> None:
+    """Put a library that only a vendor's libraries need into the same archive as them.
+
+    ``users``: for each destination of a file in ``lib``, the destinations of those that need it.
+    """
+    changed = True
+    while changed:
+        changed = False
+        for destination, entry in list(draft.entries.items()):
+            parts = {draft.entries[user].part for user in users.get(destination, ()) if user in draft.entries}
+            if entry.part or entry.link is not None or len(parts) != 1 or parts == {""}:
+                continue
+            (part,) = parts
+            for name in (destination, *_links_to(draft, destination)):
+                draft.entries[name] = replace(draft.entries[name], part=part)
+            changed = True
+
+
+def wanted_components(components: Sequence[Component], backends: Sequence[str]) -> tuple[Component, ...]:
+    """The components of the backends that are built."""
+    return tuple(component for component in components if component.backend in backends)
+
+
+def detect_vendor(closure: Closure, build: BuildTree) -> Vendor | None:
+    """The tree that a build's own libraries lead to; None where no vendor library is needed or found."""
+    components = wanted_components(load_components(), build.target.backends)
+    folders = [
+        edge.target.parent
+        for edge in closure.edges
+        if edge.target is not None and edge.origin == "outside" and component_of(edge.needed, components)
+    ]
+    if not folders:
+        return None
+    if "hip" in build.target.backends:
+        return rocm_vendor(folders[0], arch=build.target.arch)
+    return Vendor(
+        root=folders[0].parent, folders=tuple(dict.fromkeys(folders)), components=components, arch="", thin=False
+    )
+
+
+def rocm_vendor(path: Path, *, arch: str, keep: tuple[str, ...] = (), thin: bool = True) -> Vendor:
+    """The ROCm tree at or around ``path``, in any of its layouts.
+
+    Raises BundleError when there is none.
+    """
+    try:
+        tree = find_rocm(path)
+    except ToolError as exc:
+        raise BundleError(exc.message, hint=exc.hint) from exc
+    return Vendor(
+        root=tree.root,
+        folders=tree.library_folders,
+        components=wanted_components(load_components(), ("hip",)),
+        arch=arch,
+        keep=keep,
+        thin=thin,
+    )
