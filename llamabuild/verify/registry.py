@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llamabuild.verify import policy, unpack
+from llamabuild.verify import policy, provenance_kinds, unpack
 from llamabuild.verify.checks import (
     closure,
     content,
@@ -37,6 +37,7 @@ _SECTIONS = (
     ("Device code", device_code.KINDS),
     ("Kernel libraries", tensile.KINDS),
     ("Content", content.KINDS),
+    ("A release's provenance", provenance_kinds.KINDS),
     ("The verification itself", policy.KINDS),
 )
 
