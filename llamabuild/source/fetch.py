@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llamabuild.core.errors import LlamabuildError, SourceError
-from llamabuild.source.gitremote import fetch_commit
+from llamabuild.source.gitremote import MissingError, fetch_commit
 from llamabuild.source.mirror import has_tree, keep, mirror_of, writing
 from llamabuild.source.npm import tree_from_npm
 from llamabuild.source.pypi import tree_from_pypi
@@ -48,6 +48,7 @@ def fetch(lock: Lock, mirrors: tuple[MirrorSpec, ...], context: Context) -> Fetc
                 hint="Run once without --offline.",
             )
         failures: list[str] = []
+        moved: str | None = None
         try:
             fetch_commit(
                 repository,
@@ -62,7 +63,10 @@ def fetch(lock: Lock, mirrors: tuple[MirrorSpec, ...], context: Context) -> Fetc
         except _WrongTreeError:
             raise
         except SourceError as exc:
+            if not mirrors:
+                raise
             failures.append(exc.message)
+            moved = exc.hint if isinstance(exc, MissingError) else None
             context.console.note(exc.message)
         for spec in mirrors:
             provider = f"{spec.kind} {spec.package}@{spec.version}"
@@ -78,7 +82,7 @@ def fetch(lock: Lock, mirrors: tuple[MirrorSpec, ...], context: Context) -> Fetc
     raise SourceError(
         f"No provider brought the source of {lock.recipe} (commit {lock.commit}).",
         details=tuple(failures),
-        hint="Check the network, or add a [[source.mirror]] that can be reached from here.",
+        hint=moved or "Check the network, or add a [[source.mirror]] that can be reached from here.",
     )
 
 
