@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 _NAME = re.compile(r"^(?P<stem>.+?)(?:\.so(?:\.(?P<version>[0-9]+))?.*)?$")
 
@@ -29,20 +33,16 @@ class PackageFiles:
                     owners[_merged(line)] = package
         return cls(root=root, owners=owners)
 
-    def owner(self, path: Path) -> str | None:
-        """The package that owns the file, by the database, else by Debian's way to name packages after sonames."""
-        inside = path.relative_to(self.root) if path.is_relative_to(self.root) else path
+    def owner(self, library: Path, *, names: Sequence[str] = ()) -> str | None:
+        """The package that owns a library: by the database, else by Debian's way to name packages after sonames.
+
+        ``names``: what the library is called besides its file's name.
+        """
+        inside = library.relative_to(self.root) if library.is_relative_to(self.root) else library
         if found := self.owners.get(_merged(f"/{inside}".replace("//", "/"))):
             return found
-        match = _NAME.match(path.name)
-        if match is None:
-            return None
-        stem, version = match["stem"].lower().replace("_", "-"), match["version"] or ""
-        joined = f"{stem}-{version}" if version and stem[-1].isdigit() else f"{stem}{version}"
-        for name in (joined, f"{joined}t64", f"{stem}-{version}"):
-            if (self.root / "usr/share/doc" / name).exists():
-                return name
-        return None
+        candidates = [package for name in (library.name, *names) for package in _packages_after(name)]
+        return next((name for name in candidates if (self.root / "usr/share/doc" / name).exists()), None)
 
     def licenses(self, package: str) -> tuple[Path, ...]:
         """The package's licence files: Debian keeps one ``copyright``, Fedora and others a folder."""
@@ -59,6 +59,16 @@ class PackageFiles:
         }
         folder = self.root / "usr/share/common-licenses"
         return tuple(path for name in sorted(names) if (path := folder / name.rstrip(".")).is_file())
+
+
+def _packages_after(name: str) -> list[str]:
+    """``libgomp.so.1`` → ``libgomp1``; a digit at the stem's end asks for a hyphen; ``t64`` is Debian's 2024 change."""
+    match = _NAME.match(name)
+    if match is None:
+        return []
+    stem, version = match["stem"].lower().replace("_", "-"), match["version"] or ""
+    joined = f"{stem}-{version}" if version and stem[-1].isdigit() else f"{stem}{version}"
+    return [joined, f"{joined}t64", f"{stem}-{version}"]
 
 
 def _merged(path: str) -> str:

@@ -122,7 +122,7 @@ def _search(build: BuildTree, *, root: Path, vendor: Vendor | None, runtime: Run
     left_out = tuple(pattern for component in components for pattern in component.libraries)
     return Search(
         inside=build.folder,
-        extra_folders=(*own, *(vendor.folders if vendor else ())),
+        extra_folders=(*own, *(vendor.folders if vendor else build.runtime_folders)),
         system_folders=system_folders(root),
         policy=LibraryPolicy(
             vulkan="vulkan" in build.target.backends, left_out=left_out if runtime == "system" else ()
@@ -210,8 +210,8 @@ def add_library(draft: Draft, path: Path, *, needed: str, packages: Sequence[Pac
     """Put one system library into ``lib``: the real file, the links that lead to it, its licence."""
     hops = link_chain(path)
     real = hops[-1]
-    owner, licenses = _licenses(real, packages)
     names = list(dict.fromkeys([needed, *(hop.name for hop in hops)]))
+    owner, licenses = _licenses(real, packages, names=names)
     draft.add(Entry(f"lib/{real.name}", real, None, owner or "system", edit=True))
     for name, following in itertools.pairwise(names):
         if name != real.name:
@@ -222,10 +222,12 @@ def add_library(draft: Draft, path: Path, *, needed: str, packages: Sequence[Pac
         draft.notes.append(f"no licence file was found for {real.name}")
 
 
-def _licenses(library: Path, packages: Sequence[PackageFiles]) -> tuple[str | None, dict[str, Path]]:
+def _licenses(
+    library: Path, packages: Sequence[PackageFiles], *, names: Sequence[str]
+) -> tuple[str | None, dict[str, Path]]:
     """The package that a library comes from, and its licence files by destination."""
     for system in packages:
-        owner = system.owner(library)
+        owner = system.owner(library, names=names)
         files = system.licenses(owner) if owner else ()
         if files:
             own = {f"licenses/{owner}/{file.name}": file.resolve() for file in files}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BLOCK = 1 << 20
+_HOLE = 1 << 16
+"""Zeros in pieces of this size become holes."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -96,8 +98,10 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> Non
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb", buffering=0) as out:
         while block := source.read(_BLOCK):
-            if block.count(0) == len(block):
-                out.seek(len(block), os.SEEK_CUR)
-            else:
-                out.write(block)
+            for at in range(0, len(block), _HOLE):
+                piece = block[at : at + _HOLE]
+                if piece.count(0) == len(piece):
+                    out.seek(len(piece), os.SEEK_CUR)
+                else:
+                    out.write(piece)
         out.truncate()

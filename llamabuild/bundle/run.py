@@ -1,0 +1,153 @@
+"""The bundle stage as a whole: planned, staged, its device files looked up as the libraries will, and described."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llamabuild.bundle.archs import arch_order
+from llamabuild.bundle.foreign import foreign_build
+from llamabuild.bundle.kpack import simulate_kpack
+from llamabuild.bundle.manifest import write_build_info
+from llamabuild.bundle.pack import default_runtime
+from llamabuild.bundle.plan import Runtime, plan_bundle
+from llamabuild.bundle.stage import stage
+from llamabuild.bundle.tensile import SearchResult, simulate_hipblaslt, simulate_rocblas
+from llamabuild.bundle.vendor import rocm_vendor
+from llamabuild.core.errors import BundleError, UsageError
+
+if TYPE_CHECKING:
+    from llamabuild.build.model import BuildTree
+    from llamabuild.bundle.model import BundlePlan, StagedBundle
+    from llamabuild.bundle.vendor import Vendor
+    from llamabuild.core.context import Context
+    from llamabuild.source.lock import PatchedSource
+
+
+def bundle_build(
+    build: BuildTree,
+    folder: Path,
+    *,
+    name: str,
+    date: int,
+    context: Context,
+    strip_tool: Path | None,
+    patched: PatchedSource | None = None,
+    vendor: Vendor | None = None,
+    runtime: Runtime = "bundled",
+    root: Path | None = None,
+) -> tuple[StagedBundle, BundlePlan]:
+    """Make ``folder/<name>`` of a build, with BUILD_INFO in it.
+
+    ``vendor``, ``runtime``, ``root``: as ``plan_bundle`` takes them; ``date``, ``strip_tool``: as ``stage`` does;
+    ``patched``: None for a build that this tool did not make. Raises BundleError; nothing half-made is left.
+    """
+    more = {} if root is None else {"root": root}
+    plan = plan_bundle(build, name=name, context=context, vendor=vendor, runtime=runtime, **more)
+    for note in plan.notes:
+        context.console.note(note)
+    staged = stage(plan, folder, date=date, context=context, strip_tool=strip_tool, share=True)
+    facts = check_device_files(staged.root, build.target.arch) if runtime != "system" and build.target.arch else {}
+    runtime_info = {
+        "kind": runtime,
+        "device_files": facts,
+        "parts": sorted({entry.part for entry in plan.entries} - {""}),
+    }
+    write_build_info(staged, build=build, plan=plan, patched=patched, runtime=runtime_info)
+    return staged, plan
+
+
+def bundle_folder(
+    folder: Path,
+    out: Path,
+    *,
+    arch: str,
+    context: Context,
+    rocm: Path | None = None,
+    keep_archs: tuple[str, ...] = (),
+    thin: bool = True,
+    runtime: Runtime | None = None,
+    name: str | None = None,
+) -> tuple[StagedBundle, BundlePlan]:
+    """Bundle a build folder that this tool did not make, into ``out/<name>``.
+
+    ``rocm``: the ROCm tree; by default the one that the build was linked with. ``name`` defaults to
+    ``llama-<folder>-<target>[-<arch>]``. The date of its files is ``SOURCE_DATE_EPOCH``, else that of the newest
+    program, so that bundling twice gives the same archive.
+
+    Raises UsageError for a folder without programs or a HIP build without an arch, BundleError for all else.
+    """
+    build = foreign_build(folder.absolute(), arch=arch)
+    if "hip" in build.target.backends and not arch:
+        raise UsageError(
+            f"{folder} is a HIP build, and device files are bundled for one arch.",
+            hint="Say which with --arch, such as gfx1100 (`rocminfo | grep gfx` names the card's).",
+        )
+    vendor = rocm_vendor(rocm.absolute(), arch=arch, keep=keep_archs, thin=thin) if rocm else None
+    label = f"{build.target.name}-{arch}" if arch else build.target.name
+    return bundle_build(
+        build,
+        out,
+        name=name or f"llama-{folder.absolute().name}-{label}",
+        date=_date(build, context),
+        context=context,
+        strip_tool=_strip(context),
+        vendor=vendor,
+        runtime=runtime or default_runtime(build.target.backends),
+    )
+
+
+def _date(build: BuildTree, context: Context) -> int:
+    given = context.env.get("SOURCE_DATE_EPOCH", "")
+    return int(given) if given.isdecimal() else int(max(built.path.stat().st_mtime for built in build.files))
+
+
+def _strip(context: Context) -> Path | None:
+    found = shutil.which("strip", path=context.env.get("PATH"))
+    if found is None:
+        context.console.note("binutils' strip is not installed: debug sections stay in")
+    return Path(found) if found else None
+
+
+def check_device_files(root: Path, arch: str) -> dict[str, str]:
+    """Look for device files as the libraries in ``root/lib`` will; returns which index each opens, by library.
+
+    Raises BundleError when rocBLAS would not find its kernels, or would find others than those beside it, and for a
+    library that was split from device code that is not there. hipBLASLt without the arch is no error.
+    """
+    found: dict[str, str] = {}
+    for library in sorted((root / "lib").glob("librocblas*.so.[0-9]*")):
+        if not library.is_symlink() and library.name.startswith("librocblas."):
+            found[library.name] = _judge(simulate_rocblas(root, library, arch), required=True)
+    for library in sorted((root / "lib").glob("libhipblaslt.so.[0-9]*")):
+        if not library.is_symlink():
+            found[library.name] = _judge(simulate_hipblaslt(root, library, arch), required=False)
+    for library in sorted((root / "lib").glob("lib*.so*")):
+        if library.is_symlink():
+            continue
+        packs = simulate_kpack(root, library, arch)
+        if not packs.ok:
+            raise BundleError(
+                f"{library.name} was split from its device code, and {', '.join(packs.wanted)} is not in the bundle.",
+                hint="Take the .kpack folder of the same release along.",
+            )
+    return found
+
+
+def _judge(result: SearchResult, *, required: bool) -> str:
+    if required and (errors := [problem for problem in result.problems if problem.severity == "error"]):
+        raise BundleError(
+            f"{result.library} would not find its own device files: {errors[0].message}",
+            hint=f"Remove {errors[0].path} from what is bundled, or report the layout.",
+            details=tuple(f"{problem.path}: {problem.message}" for problem in errors),
+        )
+    if required and result.opened is None:
+        has = ", ".join(sorted(result.archs, key=arch_order)) or "none"
+        raise BundleError(
+            f"{result.library} would find none of {', '.join(result.candidates)} in {result.folder} for {result.arch}; "
+            f"the bundle has kernels for {has}.",
+            hint="Take the device files for this arch along.",
+            details=tuple(f"looked for {folder}" for folder in result.tried),
+        )
+    return result.opened or "none for this arch"
