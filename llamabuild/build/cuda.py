@@ -145,9 +145,9 @@ def _explain(done: Completed, nvcc: Tool, target: Target) -> Problem:
     if _refuses_host_compiler(done):
         limit = re.search(r"later than (\d+)", done.text)
         message = f"nvcc {nvcc.version} does not take this host compiler"
-        return Problem(
-            "host compiler", f"{message}{f': gcc {limit[1]} is its limit' if limit else ''}", "cxx", evidence
-        )
+        if limit is None:
+            return Problem("host compiler", message, "cxx", evidence)
+        return Problem("host compiler", f"{message}: gcc {limit[1]} is its limit", f"g++-{limit[1]}", evidence)
     if "Unsupported gpu architecture" in done.text:
         old = any(int(number) < 75 for number in re.findall(r"\d+", target.arch))
         package = "cuda-12" if old and nvcc.version.startswith("13") else "cuda-newer"

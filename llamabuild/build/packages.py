@@ -92,8 +92,9 @@ def install_line(packages: Iterable[str], host: Host) -> str:
     """What to type, as one sentence, to get what ``packages`` (keys of the tables here) stand for."""
     wanted = list(dict.fromkeys(packages))
     family = distribution(host)
-    names = [_PACKAGES[key][family] for key in wanted if family in _PACKAGES.get(key, {})]
-    unnamed = [key for key in wanted if key in _PACKAGES and family not in _PACKAGES[key]]
+    known = {**_PACKAGES, **{key: {"debian": key} for key in wanted if key.startswith("g++-")}}
+    names = [known[key][family] for key in wanted if family in known.get(key, {})]
+    unnamed = [key for key in wanted if key in known and family not in known[key]]
     wheels = [_WHEELS[key] for key in wanted if key in _WHEELS]
     parts = []
     if names:
