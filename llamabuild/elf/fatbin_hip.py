@@ -70,6 +70,14 @@ def _next_bundle(data: mmap | bytes, place: int, end: int) -> int | None:
     return min(hits, default=None)
 
 
+def _next_on_page(data: mmap | bytes, place: int, end: int) -> int:
+    """The next bundle that starts on a page, or the end: inside compressed data the marks can stand anywhere."""
+    for page in range(place + (-place % _PAGE), end, _PAGE):
+        if data[page : page + 4] == _COMPRESSED or data[page : page + len(_PLAIN)] == _PLAIN:
+            return page
+    return end
+
+
 def _plain(data: mmap | bytes, start: int, end: int) -> tuple[int, list[HipImage]]:
     images, reach = _table(data, start, end, compressed=False)
     return start + reach, images
@@ -112,8 +120,7 @@ def _compressed(data: mmap | bytes, start: int, end: int) -> tuple[int, list[Hip
         raise ValueError(f"the compressed offload bundle at byte {start} is cut short")
     version, method = struct.unpack_from("<HH", data, start + 4)
     if version == 1:  # carries no size of its own
-        header, follower = 20, _next_bundle(data, start + 4, end)
-        stop = end if follower is None else follower
+        header, stop = 20, _next_on_page(data, start + 4, end)
     elif version == 2:
         header, stop = 24, start + struct.unpack_from("<I", data, start + 8)[0]
     elif version == 3:
