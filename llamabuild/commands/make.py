@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from llamabuild.commands.base import add_json, add_offline, add_recipe, add_verb, emit, emit_json
 
 if TYPE_CHECKING:
+    from llamabuild.build.model import BuildOptions
     from llamabuild.commands.base import Subparsers
     from llamabuild.core.context import Context
     from llamabuild.pipeline import Made, Request
@@ -58,9 +59,7 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser)
     parser.add_argument("--target", metavar="T", help="a target of the recipe (default: the recipe's default-target)")
     parser.add_argument("--arch", metavar="A", help="one GPU arch in place of the target's, such as 86 or gfx1100")
-    parser.add_argument(
-        "--jobs", "-j", metavar="N", type=_count, help="compile N files at once (default: by cores and memory)"
-    )
+    add_build_options(parser)
     add_offline(parser)
     add_json(parser)
 
@@ -68,6 +67,37 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
 def _add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", type=Path, default=Path("dist"), help="where archives go (default: dist)"
+    )
+
+
+def add_build_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say how to build, where that does not change what is built."""
+    group = parser.add_argument_group("how to build")
+    group.add_argument(
+        "--jobs", "-j", metavar="N", type=_count, help="compile N files at once (default: by cores and memory)"
+    )
+    group.add_argument(
+        "--cuda-toolkit",
+        metavar="WHICH",
+        help="system, wheels:13.0 (from NVIDIA's Python wheels, no root needed), or a folder",
+    )
+    group.add_argument("--rocm", metavar="DIR", type=Path, help="a ROCm tree, in any of the four layouts")
+    group.add_argument("--launcher", choices=("ccache", "sccache", "none"), default="ccache", help="the compile cache")
+    group.add_argument("--farm", choices=("distcc", "icecc"), help="who compiles what the cache does not hold")
+    group.add_argument("--remote-cache", metavar="URL", help="share the compile cache: redis://, http://, s3://")
+
+
+def build_options(args: argparse.Namespace) -> BuildOptions:
+    """The options that ``add_build_options`` added."""
+    from llamabuild.build.model import BuildOptions
+
+    return BuildOptions(
+        jobs=args.jobs,
+        launcher=args.launcher,
+        farm=args.farm,
+        remote_cache=args.remote_cache,
+        cuda_toolkit=args.cuda_toolkit,
+        rocm=args.rocm,
     )
 
 
@@ -79,10 +109,9 @@ def _count(text: str) -> int:
 
 
 def _request(args: argparse.Namespace) -> Request:
-    from llamabuild.build.model import BuildOptions
     from llamabuild.pipeline import Request
 
-    return Request(recipe=args.recipe, target=args.target, arch=args.arch, options=BuildOptions(jobs=args.jobs))
+    return Request(recipe=args.recipe, target=args.target, arch=args.arch, options=build_options(args))
 
 
 def _make(args: argparse.Namespace, context: Context) -> int:

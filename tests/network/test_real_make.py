@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -75,7 +74,7 @@ def test_the_loader_takes_every_library_but_the_systems_from_the_bundle(real_bun
     for path in (*programs(real_bundle), *(real_bundle / "bin").glob("libggml-*.so")):
         told = subprocess.run(["ldd", path], env={}, capture_output=True, text=True, check=True).stdout
         assert "not found" not in told, (path, told)
-        for name, found in re.findall(r"^\s*(\S+) => (\S+)", told, re.MULTILINE):
+        for name, found in re.findall(r"^\s*(\S+) => (.+) \(0x", told, re.MULTILINE):
             if name.startswith(("libllama", "libggml", "libmtmd", "libgomp")):
                 assert found.startswith(str(real_bundle)), (path, name, found)
 
@@ -119,15 +118,12 @@ def test_a_second_make_changes_nothing_and_a_fresh_one_gives_the_same_bytes(real
 def test_the_unpacked_server_answers(real_bundle, tmp_path):
     import requests
 
-    from llamabuild.core.context import Context, Home
-    from llamabuild.runtime.server import running_server
+    from llamabuild.runtime.server import serve
     from llamabuild.runtime.tiny import write_tiny_model
 
     model = write_tiny_model(tmp_path / "tiny.gguf")
-    context = Context(home=Home(tmp_path / "home"))
-    with running_server(real_bundle, model, context=context) as server:
-        assert requests.get(f"{server.url}/health", timeout=10).json() == {"status": "ok"}
-        began = time.monotonic()
-        answer = requests.post(f"{server.url}/completion", json={"prompt": "Hello", "n_predict": 8}, timeout=60).json()
+    with serve(real_bundle, ["--model", str(model)], env={}, log=tmp_path / "server.log") as server:
+        url = f"http://127.0.0.1:{server.port}"
+        assert requests.get(f"{url}/health", timeout=10).json() == {"status": "ok"}
+        answer = requests.post(f"{url}/completion", json={"prompt": "Hello", "n_predict": 8}, timeout=60).json()
         assert answer["tokens_predicted"] == 8, answer
-        assert time.monotonic() - began < 60
