@@ -70,7 +70,7 @@ def elsewhere(subject: Subject) -> Iterator[Elsewhere]:
 
     Hard links where the file system allows (to ``$ORIGIN`` a hard link is a place like any other), else copies.
     """
-    other_user = _NOBODY if os.geteuid() == 0 else None
+    other_user = _NOBODY if os.geteuid() == 0 and _can_become(_NOBODY) else None
     base = Path(tempfile.mkdtemp(prefix="verify-elsewhere-", dir=_roomy_folder(subject)))
     try:
         base.chmod(0o755)
@@ -89,6 +89,15 @@ def _roomy_folder(subject: Subject) -> Path:
     beside = subject.root.parent
     same_device = usual.stat().st_dev == subject.root.stat().st_dev
     return beside if not same_device and os.access(beside, os.W_OK) and _reachable(beside) else usual
+
+
+def _can_become(user: int) -> bool:
+    """Whether a child can run as ``user``: root of a container without further users mapped cannot."""
+    try:
+        subprocess.run(["/bin/true"], user=user, group=user, extra_groups=[], check=True, env={})
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return False
+    return True
 
 
 def _reachable(folder: Path) -> bool:
