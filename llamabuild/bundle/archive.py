@@ -26,7 +26,7 @@ FORMATS: tuple[Format, ...] = ("tar.gz", "tar.zst")
 SUMS = "SHA256SUMS"
 
 _BLOCK = 1 << 20
-_BIG = 512 << 20
+_BIG = 128 << 20
 
 
 class _Sink(Protocol):
@@ -114,7 +114,7 @@ def make_archives(
 def _sink(form: Format, file: _Hashed, *, total: int) -> _Sink:
     if form == "tar.gz":
         return GzipSink(file)
-    # On gigabytes of device code a higher level takes several times as long for a few per cent.
+    # On device code a higher level takes several times as long, and twice the memory, for a few per cent.
     return ZstdSink(file, level=3 if total > _BIG else 15)
 
 

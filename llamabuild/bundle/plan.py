@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Literal
 
 from llamabuild.bundle.licenses import PackageFiles
 from llamabuild.bundle.model import BundlePlan, Entry
+from llamabuild.bundle.rpaths import set_rpaths
 from llamabuild.bundle.rules import component_of, load_components
-from llamabuild.bundle.vendor import (
-    Vendor,
-    add_component,
-    add_kpacks,
-    assign_parts,
-    detect_vendor,
-    wanted_components,
-)
+from llamabuild.bundle.trees import Vendor, detect_vendor, wanted_components
+from llamabuild.bundle.vendor import add_component, add_kpacks, assign_parts
 from llamabuild.core.errors import BundleError
 from llamabuild.core.files import sha256_file
 from llamabuild.elf.closure import Closure, Search, resolve_closure, system_folders
@@ -26,7 +21,7 @@ from llamabuild.elf.policy import LibraryPolicy
 from llamabuild.elf.read import read_elf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from llamabuild.build.model import BuildTree
     from llamabuild.core.context import Context
@@ -112,7 +107,7 @@ def plan_bundle(
     _thin_own(draft, vendor)
     add_upstream_licenses(draft, build.source)
     context.console.detail(f"{len(closure.files)} ELF files reached, {len(draft.entries)} entries planned")
-    set_rpaths(draft, closure)
+    set_rpaths(draft, closure, own=LLAMA)
     return draft.plan(name, rpath=build.target.rpath)
 
 
@@ -122,6 +117,7 @@ def _search(build: BuildTree, *, root: Path, vendor: Vendor | None, runtime: Run
     left_out = tuple(pattern for component in components for pattern in component.libraries)
     return Search(
         inside=build.folder,
+        own=_own_names(build),
         extra_folders=(*own, *(vendor.folders if vendor else build.runtime_folders)),
         system_folders=system_folders(root),
         policy=LibraryPolicy(
@@ -129,6 +125,20 @@ def _search(build: BuildTree, *, root: Path, vendor: Vendor | None, runtime: Run
         ),
         follow_outside=True,
     )
+
+
+def _own_names(build: BuildTree) -> dict[str, Path]:
+    """The build's libraries by soname and by name: rpaths may still lead to the folder that a build was moved from."""
+    found = {}
+    for built in build.files:
+        if built.kind != "executable":
+            elf = read_elf(built.path)
+            found[built.path.name] = built.path
+            found[elf.soname or built.path.name] = built.path
+    for built in build.files:
+        for link, _ in sibling_links(built.path):
+            found.setdefault(link, built.path)
+    return found
 
 
 def _with_opened(paths: Sequence[Path], search: Search, vendor: Vendor) -> Closure:
@@ -218,7 +228,8 @@ def add_library(draft: Draft, path: Path, *, needed: str, packages: Sequence[Pac
             draft.add(Entry(f"lib/{name}", None, following, owner or "system", edit=False))
     for destination, file in licenses.items():
         draft.add(Entry(destination, file, None, owner or "system", edit=False))
-    if packages and not licenses:
+    # A vendor's component brings its licences itself.
+    if packages and not licenses and component_of(real.name, load_components()) is None:
         draft.notes.append(f"no licence file was found for {real.name}")
 
 
@@ -266,42 +277,6 @@ def sibling_links(path: Path) -> tuple[tuple[str, str], ...]:
             target = other.readlink()
             found.append((other.name, target.name if target.name != other.name else path.name))
     return tuple(found)
-
-
-def set_rpaths(draft: Draft, closure: Closure) -> Draft:
-    """Give every ELF that needs something of the bundle the entries that lead there from its own place.
-
-    A library that needs nothing from it and looks nowhere is not touched at all.
-    """
-    homes: dict[Path, str] = {}
-    facts: dict[Path, ElfFile] = {path.resolve(): elf for path, elf in closure.files.items()}
-    for entry in draft.entries.values():
-        if entry.source is not None:
-            homes[entry.source.resolve()] = str(PurePosixPath(entry.destination).parent)
-    asked: dict[Path, set[str]] = {}
-    for edge in closure.edges:
-        home = homes.get(edge.target.resolve()) if edge.target else None
-        if home is not None:
-            asked.setdefault(edge.source.resolve(), set()).add(home)
-    for destination, entry in draft.entries.items():
-        if not entry.edit or entry.source is None:
-            continue
-        real = entry.source.resolve()
-        elf = facts.get(real) or read_elf(entry.source)
-        wanted = asked.get(real, set()) | ({"lib"} if entry.origin == LLAMA else set())
-        rpath = rpath_from(str(PurePosixPath(destination).parent), wanted)
-        touched = entry.origin == LLAMA or rpath is not None or elf.rpath is not None or elf.runpath is not None
-        draft.entries[destination] = replace(entry, rpath=rpath, edit=touched and elf.dynamic)
-    return draft
-
-
-def rpath_from(home: str, folders: Iterable[str]) -> str | None:
-    """The rpath that leads from one folder of a bundle to others, the own one first; None where there are none."""
-    entries = []
-    for folder in sorted(folders, key=lambda name: (name != home, name)):
-        relative = os.path.relpath(folder, home)
-        entries.append("$ORIGIN" if relative == "." else f"$ORIGIN/{relative}")
-    return ":".join(entries) or None
 
 
 def _same_bytes(one: Path, other: Path) -> bool:

@@ -14,13 +14,13 @@ from llamabuild.bundle.pack import default_runtime
 from llamabuild.bundle.plan import Runtime, plan_bundle
 from llamabuild.bundle.stage import stage
 from llamabuild.bundle.tensile import SearchResult, simulate_hipblaslt, simulate_rocblas
-from llamabuild.bundle.vendor import rocm_vendor
+from llamabuild.bundle.trees import cuda_vendor, rocm_vendor
 from llamabuild.core.errors import BundleError, UsageError
 
 if TYPE_CHECKING:
     from llamabuild.build.model import BuildTree
     from llamabuild.bundle.model import BundlePlan, StagedBundle
-    from llamabuild.bundle.vendor import Vendor
+    from llamabuild.bundle.trees import Vendor
     from llamabuild.core.context import Context
     from llamabuild.source.lock import PatchedSource
 
@@ -48,7 +48,11 @@ def bundle_build(
     for note in plan.notes:
         context.console.note(note)
     staged = stage(plan, folder, date=date, context=context, strip_tool=strip_tool, share=True)
-    facts = check_device_files(staged.root, build.target.arch) if runtime != "system" and build.target.arch else {}
+    facts = (
+        check_device_files(staged.root, build.target.arch)
+        if "hip" in build.target.backends and runtime != "system"
+        else {}
+    )
     runtime_info = {
         "kind": runtime,
         "device_files": facts,
@@ -65,6 +69,7 @@ def bundle_folder(
     arch: str,
     context: Context,
     rocm: Path | None = None,
+    cuda: Path | None = None,
     keep_archs: tuple[str, ...] = (),
     thin: bool = True,
     runtime: Runtime | None = None,
@@ -72,7 +77,7 @@ def bundle_folder(
 ) -> tuple[StagedBundle, BundlePlan]:
     """Bundle a build folder that this tool did not make, into ``out/<name>``.
 
-    ``rocm``: the ROCm tree; by default the one that the build was linked with. ``name`` defaults to
+    ``rocm``, ``cuda``: the vendor's tree; by default the one that the build was linked with. ``name`` defaults to
     ``llama-<folder>-<target>[-<arch>]``. The date of its files is ``SOURCE_DATE_EPOCH``, else that of the newest
     program, so that bundling twice gives the same archive.
 
@@ -84,7 +89,11 @@ def bundle_folder(
             f"{folder} is a HIP build, and device files are bundled for one arch.",
             hint="Say which with --arch, such as gfx1100 (`rocminfo | grep gfx` names the card's).",
         )
-    vendor = rocm_vendor(rocm.absolute(), arch=arch, keep=keep_archs, thin=thin) if rocm else None
+    vendor = None
+    if rocm is not None:
+        vendor = rocm_vendor(rocm.absolute(), arch=arch, keep=keep_archs, thin=thin)
+    elif cuda is not None:
+        vendor = cuda_vendor(cuda.absolute())
     label = f"{build.target.name}-{arch}" if arch else build.target.name
     return bundle_build(
         build,

@@ -3,78 +3,23 @@
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from llamabuild.build.rocm import find_rocm
 from llamabuild.bundle.archs import arch_of, arch_order, base_arch
 from llamabuild.bundle.kpack import kpack_paths
 from llamabuild.bundle.model import Entry
-from llamabuild.bundle.rules import READ_FROM_ROCBLAS, Component, DataFolder, component_of, load_components
-from llamabuild.bundle.tensile import literals, rocblas_depth
+from llamabuild.bundle.rules import READ_FROM_ROCBLAS, Component, DataFolder
+from llamabuild.bundle.tensile import rocblas_depth
 from llamabuild.bundle.thin import serves
-from llamabuild.core.errors import BundleError, ToolError
+from llamabuild.core.errors import BundleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from llamabuild.build.model import BuildTree
     from llamabuild.bundle.plan import Draft
-    from llamabuild.elf.closure import Closure
-
-_SONAME = re.compile(rb"(?<![\w./-])lib[\w+-]+\.so(?:\.[0-9]+)*(?![\w.-])")
-
-
-@dataclass(frozen=True)
-class Vendor:
-    """A vendor's runtime, and what is wanted of it."""
-
-    root: Path
-    """The tree's root, where licences are looked for."""
-    folders: tuple[Path, ...]
-    """Its library folders, in search order."""
-    components: tuple[Component, ...]
-    arch: str
-    keep: tuple[str, ...] = ()
-    """Archs kept besides ``arch``."""
-    thin: bool = True
-
-    @property
-    def archs(self) -> tuple[str, ...]:
-        """All archs that are wanted."""
-        return tuple(dict.fromkeys([self.arch, *self.keep]))
-
-    def find(self, name: str) -> Path | None:
-        """The first library of this name in the tree."""
-        return next((folder / name for folder in self.folders if (folder / name).exists()), None)
-
-    def always(self) -> tuple[Path, ...]:
-        """Libraries of the components that come along where the tree has them, by their sonames' links."""
-        wanted = [pattern for component in self.components if component.always for pattern in component.libraries]
-        found: dict[Path, Path] = {}
-        for folder in self.folders:
-            for pattern in wanted:
-                for path in sorted(folder.glob(f"{pattern}.[0-9]*"), key=lambda path: len(path.name)):
-                    found.setdefault(path.resolve(), path)
-        return tuple(found.values())
-
-    def opened_names(self, library: Path) -> tuple[str, ...]:
-        """What a component's library opens by name: the names are read from it, the rules say which of them count.
-
-        A required one is returned even where the tree does not have it, so that it turns up as missing.
-        """
-        component = component_of(library.name, self.components)
-        if component is None or not component.opens:
-            return ()
-        written = {found.decode() for block in literals(library) for found in _SONAME.findall(block)}
-        names = []
-        for opened in component.opens:
-            matching = sorted(name for name in written if PurePosixPath(name).match(opened.pattern))
-            here = [name for name in matching if name != library.name and self.find(name)]
-            names += here or (matching[:1] if opened.required else [])
-        return tuple(dict.fromkeys(names))
+    from llamabuild.bundle.trees import Vendor
 
 
 def add_component(draft: Draft, library: Path, vendor: Vendor, *, component: Component) -> None:
@@ -93,9 +38,15 @@ def add_component(draft: Draft, library: Path, vendor: Vendor, *, component: Com
         )
     for folder in component.folders:
         _add_folder(draft, library, vendor, component=component, folder=folder)
-    for path in component_licenses(component, vendor.root):
-        name = path.parent.name if path.name == "copyright" else path.name
-        draft.add(Entry(f"licenses/{component.name}/{name}", path.resolve(), None, component.name, part=component.part))
+    licenses = component_licenses(component, vendor.root)
+    if not licenses and not any(name.startswith(f"licenses/{component.name}/") for name in draft.entries):
+        draft.notes.append(f"no licence file was found for {component.title} in {vendor.root}")
+    names = [path.name for path in licenses]
+    for path in licenses:
+        # Debian's are all called copyright, NVIDIA's all License.txt: then the package's folder tells them apart.
+        name = path.name if names.count(path.name) == 1 else f"{path.parent.name}-{path.name}"
+        destination = f"licenses/{component.name}/{name}"
+        draft.add(Entry(destination, path.resolve(), None, component.name, part=component.part))
 
 
 def _links_to(draft: Draft, real: str) -> Iterator[str]:
@@ -249,44 +200,3 @@ def assign_parts(draft: Draft, users: Mapping[str, set[str]]) -> None:
             for name in (destination, *_links_to(draft, destination)):
                 draft.entries[name] = replace(draft.entries[name], part=part)
             changed = True
-
-
-def wanted_components(components: Sequence[Component], backends: Sequence[str]) -> tuple[Component, ...]:
-    """The components of the backends that are built."""
-    return tuple(component for component in components if component.backend in backends)
-
-
-def detect_vendor(closure: Closure, build: BuildTree) -> Vendor | None:
-    """The tree that a build's own libraries lead to; None where no vendor library is needed or found."""
-    components = wanted_components(load_components(), build.target.backends)
-    folders = [
-        edge.target.parent
-        for edge in closure.edges
-        if edge.target is not None and edge.origin == "outside" and component_of(edge.needed, components)
-    ]
-    if not folders:
-        return None
-    if "hip" in build.target.backends:
-        return rocm_vendor(folders[0], arch=build.target.arch)
-    return Vendor(
-        root=folders[0].parent, folders=tuple(dict.fromkeys(folders)), components=components, arch="", thin=False
-    )
-
-
-def rocm_vendor(path: Path, *, arch: str, keep: tuple[str, ...] = (), thin: bool = True) -> Vendor:
-    """The ROCm tree at or around ``path``, in any of its layouts.
-
-    Raises BundleError when there is none.
-    """
-    try:
-        tree = find_rocm(path)
-    except ToolError as exc:
-        raise BundleError(exc.message, hint=exc.hint) from exc
-    return Vendor(
-        root=tree.root,
-        folders=tree.library_folders,
-        components=wanted_components(load_components(), ("hip",)),
-        arch=arch,
-        keep=keep,
-        thin=thin,
-    )

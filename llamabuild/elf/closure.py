@@ -81,6 +81,8 @@ class Search:
     system_folders: tuple[Path, ...] = ()
     extra_folders: tuple[Path, ...] = ()
     """Searched after rpath and before the system's folders: where a planner finds what is not yet bundled."""
+    own: Mapping[str, Path] = field(default_factory=dict)
+    """Files by soname that win over every search: what a planner has decided on, whatever stale rpaths lead to."""
     policy: LibraryPolicy = field(default_factory=LibraryPolicy)
     opened_by_name: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     library_folder: str | None = None
@@ -190,7 +192,7 @@ def _resolve(
 ) -> Edge:
     via: Via = "loaded"
     note = ""
-    target: Path | None = names.get(needed)
+    target: Path | None = names.get(needed) or search.own.get(needed)
     if target is None:
         for kind, candidate in _candidates(needed, loaded, search=search):
             if not candidate.exists():
