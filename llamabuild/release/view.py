@@ -73,19 +73,23 @@ def view_bundle(root: Path, owners: Mapping[str, str]) -> BundleView:
         elif path.is_file():
             files.append(Held(name, path.stat().st_size, sha256_file(path), owners.get(name, OWN)))
     closure = resolve_closure(elf_roots(root), search=Search(inside=root))
+    inside = root.resolve()
+
+    def named(path: Path) -> str:
+        # A library is met by the names of its links too; here it is one file.
+        return path.resolve().relative_to(inside).as_posix()
+
     needed = {
         Needed(
-            source=edge.source.relative_to(root).as_posix(),
+            source=named(edge.source),
             name=edge.needed,
             origin=edge.origin,
-            target=edge.target.resolve().relative_to(root.resolve()).as_posix()
-            if edge.target is not None and edge.origin == "bundled"
-            else "",
+            target=named(edge.target) if edge.target is not None and edge.origin == "bundled" else "",
         )
         for edge in closure.edges
         if edge.source.is_relative_to(root)
     }
-    elves = {path.relative_to(root).as_posix(): elf for path, elf in closure.files.items() if path.is_relative_to(root)}
+    elves = {named(path): elf for path, elf in closure.files.items() if path.is_relative_to(root)}
     plugins = tuple(sorted(path for path in elves if is_plugin_name(path.rpartition("/")[2])))
     return BundleView(
         root=root,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _CHAR = 7.3
 """Width of a character of the graph's font at 12 px, in px."""
-_NODE_HEIGHT, _ROW, _GAP, _PAD = 24, 34, 56, 8
+_NODE_HEIGHT, _ROW, _GAP, _PAD = 24, 62, 18, 8
 
 
 def bars(rows: Sequence[tuple[str, float]], *, label: str, show: Callable[[float], str]) -> Html:
@@ -50,8 +50,27 @@ class Node:
         return len(self.name) * _CHAR + 2 * _PAD
 
 
+def reduced(edges: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """The edges that no longer way stands for: what is needed through something else is not drawn twice."""
+    after: dict[str, set[str]] = {}
+    for source, target in edges:
+        after.setdefault(source, set()).add(target)
+
+    def reached(start: str, *, without: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [name for name in after.get(start, ()) if name != without]
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting += after.get(name, ())
+        return seen
+
+    return tuple((source, target) for source, target in edges if target not in reached(source, without=target))
+
+
 def layers(nodes: Sequence[Node], edges: Sequence[tuple[str, str]]) -> tuple[tuple[Node, ...], ...]:
-    """Nodes in columns: each to the right of everything that needs it; within a column near those.
+    """Nodes in rows: each below everything that needs it; within a row near those.
 
     An edge that closes a circle is not followed, so that a circle ends too.
     """
@@ -70,53 +89,47 @@ def layers(nodes: Sequence[Node], edges: Sequence[tuple[str, str]]) -> tuple[tup
 
     for name in by_name:
         place(name, frozenset({name}))
-    columns: list[list[Node]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    rows: list[list[Node]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for name, level in depth.items():
-        columns[level].append(by_name[name])
-    height: dict[str, float] = {}
-    for column in columns:
-        column.sort(key=lambda node: (_middle(users[node.name], height), node.name))
-        height |= {node.name: row / max(1, len(column) - 1) for row, node in enumerate(column)}
-    return tuple(map(tuple, columns))
+        rows[level].append(by_name[name])
+    across: dict[str, float] = {}
+    for row in rows:
+        row.sort(key=lambda node: (_middle(users[node.name], across), node.name))
+        across |= {node.name: (place + 0.5) / len(row) for place, node in enumerate(row)}
+    return tuple(map(tuple, rows))
 
 
-def _middle(users: Sequence[str], height: Mapping[str, float]) -> float:
-    known = [height[user] for user in users if user in height]
-    return sum(known) / len(known) if known else 0.0
+def _middle(users: Sequence[str], across: Mapping[str, float]) -> float:
+    known = [across[user] for user in users if user in across]
+    return sum(known) / len(known) if known else 0.5
 
 
 def graph(nodes: Sequence[Node], edges: Sequence[tuple[str, str]]) -> Html:
-    """What needs what, from left to right. It keeps its size and scrolls where the page is narrower."""
-    columns = layers(nodes, edges)
-    tall = max((len(column) for column in columns), default=0) * _ROW
-    boxes: dict[str, tuple[float, float, float]] = {}
+    """What needs what, from top to bottom. It keeps its size and scrolls where the page is narrower."""
+    drawn_edges = reduced(edges)
+    rows = layers(nodes, drawn_edges)
+    wide = max((sum(node.width + _GAP for node in row) for row in rows), default=_GAP) - _GAP
+    boxes: dict[str, tuple[float, float]] = {}
     drawn: list[Html] = []
-    left = 0.0
-    for column in columns:
-        width = max(node.width for node in column)
-        top = (tall - len(column) * _ROW) / 2
-        for row, node in enumerate(column):
-            y = top + row * _ROW + (_ROW - _NODE_HEIGHT) / 2
-            boxes[node.name] = (left, y, width)
-            drawn.append(
-                tag(
-                    "g",
-                    tag("title", text(f"{node.name}: {node.kind}")),
-                    tag("rect", class_=node.kind, x=f"{left:.0f}", y=f"{y:.0f}", width=f"{width:.0f}", height=24, rx=5),
-                    tag("text", text(node.name), x=f"{left + _PAD:.0f}", y=f"{y + 16:.0f}"),
-                )
-            )
-        left += width + _GAP
-    curves = [_curve(boxes[source], boxes[target]) for source, target in edges if {source, target} <= boxes.keys()]
-    total = max(1.0, left - _GAP) + 2
+    for level, row in enumerate(rows):
+        left = (wide - sum(node.width + _GAP for node in row) + _GAP) / 2
+        for node in row:
+            boxes[node.name] = (left + node.width / 2, level * _ROW)
+            drawn.append(_box(node, left, level * _ROW))
+            left += node.width + _GAP
+    tall = max(0, len(rows) - 1) * _ROW + _NODE_HEIGHT
     return tag(
         "div",
         tag(
             "svg",
-            *curves,
+            *(
+                _curve(boxes[source], boxes[target])
+                for source, target in drawn_edges
+                if {source, target} <= boxes.keys()
+            ),
             *drawn,
-            viewBox=f"-1 -1 {total:.0f} {tall + 2}",
-            width=f"{total:.0f}",
+            viewBox=f"-1 -1 {wide + 2:.0f} {tall + 2}",
+            width=f"{wide + 2:.0f}",
             height=tall + 2,
             role="img",
             aria_label="Which file needs which; the same as a table below",
@@ -127,8 +140,25 @@ def graph(nodes: Sequence[Node], edges: Sequence[tuple[str, str]]) -> Html:
     )
 
 
-def _curve(source: tuple[float, float, float], target: tuple[float, float, float]) -> Html:
-    x1, y1 = source[0] + source[2], source[1] + _NODE_HEIGHT / 2
-    x2, y2 = target[0], target[1] + _NODE_HEIGHT / 2
-    bend = max(24.0, abs(x2 - x1) / 2)
-    return tag("path", d=f"M{x1:.0f} {y1:.0f} C{x1 + bend:.0f} {y1:.0f} {x2 - bend:.0f} {y2:.0f} {x2:.0f} {y2:.0f}")
+def _box(node: Node, left: float, top: float) -> Html:
+    return tag(
+        "g",
+        tag("title", text(f"{node.name}: {node.kind}")),
+        tag(
+            "rect",
+            class_=node.kind,
+            x=f"{left:.0f}",
+            y=f"{top:.0f}",
+            width=f"{node.width:.0f}",
+            height=_NODE_HEIGHT,
+            rx=5,
+        ),
+        tag("text", text(node.name), x=f"{left + _PAD:.0f}", y=f"{top + 16:.0f}"),
+    )
+
+
+def _curve(source: tuple[float, float], target: tuple[float, float]) -> Html:
+    x1, y1 = source[0], source[1] + _NODE_HEIGHT
+    x2, y2 = target
+    bend = max(18.0, (y2 - y1) / 2)
+    return tag("path", d=f"M{x1:.0f} {y1:.0f} C{x1:.0f} {y1 + bend:.0f} {x2:.0f} {y2 - bend:.0f} {x2:.0f} {y2:.0f}")

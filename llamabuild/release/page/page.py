@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from llamabuild.verify.findings import Report
 
 _SLOWEST = 12
+_HEAD = Html(
+    '<meta charset="utf-8">'
+    # The browser itself is told to fetch nothing.
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+)
 _MARKS = {"error": "✗ error", "warning": "! warning", "note": "· note"}
 
 
@@ -65,7 +71,7 @@ def make_page(given: PageInput) -> str:
             "html",
             tag(
                 "head",
-                Html('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
+                _HEAD,
                 tag("title", text(given.facts.name)),
                 tag("style", Html(style)),
             ),
@@ -204,7 +210,14 @@ def _graph(view: BundleView) -> Html:
         "What needs what",
         key,
         graph(nodes, edges),
-        tag("p", text(f"From the host: {', '.join(system) or 'nothing'}."), class_="soft"),
+        tag(
+            "p",
+            text(
+                f"What is needed through something else is not drawn again; the table has all of it. "
+                f"From the host: {', '.join(system) or 'nothing'}."
+            ),
+            class_="soft",
+        ),
         tag("details", tag("summary", text("As a table")), table(("file", "needs"), rows)),
         identity="graph",
     )
@@ -258,8 +271,8 @@ def _times(steps: Sequence[Step]) -> Html:
     slowest = sorted(steps, key=lambda step: (-step.seconds, step.output))[:_SLOWEST]
     parts: dict[str, float] = {}
     for step in steps:
-        part, compiled, _ = step.output.partition("/CMakeFiles/")
-        part = part if compiled else "linking and the rest"
+        folder, compiled, _ = step.output.partition("CMakeFiles/")
+        part = (folder.rstrip("/") or "top folder") if compiled else "linking and the rest"
         parts[part] = parts.get(part, 0.0) + step.seconds
     by_part = sorted(parts.items(), key=lambda row: (-row[1], row[0]))[:_SLOWEST]
     return section(
