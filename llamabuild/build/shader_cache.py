@@ -16,23 +16,22 @@ import hashlib
 import os
 import re
 import sys
-from dataclasses import dataclass, field
 
 _INCLUDE = re.compile(rb'^\s*#\s*include\s+["<]([^">]+)[">]', re.MULTILINE)
 _WITH_PATHS = {"-g", "-E", "-S", "-M", "-MM", "-c", "-"}
 _VALUED = {"-o", "-MF", "-I", "-x"}
 
 
-@dataclass
 class Call:
-    """A command line of glslc, taken apart."""
+    """A command line of glslc, taken apart. (A dataclass would cost as much as all other imports together.)"""
 
-    source: str = ""
-    out: str = ""
-    dependencies: str = ""
-    folders: list[str] = field(default_factory=list)
-    rest: list[str] = field(default_factory=list)
-    """All that decides the result."""
+    def __init__(self) -> None:
+        self.source = ""
+        self.out = ""
+        self.dependencies = ""
+        self.folders: list[str] = []
+        self.rest: list[str] = []
+        """All that decides the result."""
 
 
 def main(argv: list[str]) -> int:
