@@ -91,6 +91,14 @@ def test_every_command_is_one_that_the_command_line_takes(path):
             pytest.fail(f"{path.name}: llamabuild {shlex.join(words)}")
 
 
+def test_a_push_runs_the_readmes_commands():
+    commands = re.findall(r"^python3 -m venv .*$", (ROOT / "README.md").read_text(), re.MULTILINE)[:2]
+    assert len(commands) == 2
+    text = (ROOT / "ci/build.yml").read_text()
+    for command in commands:
+        assert f"run: {command}\n" in text
+
+
 def test_builds_of_pull_requests_hold_no_secret_and_write_nothing():
     text = (ROOT / "ci/build.yml").read_text()
     assert "pull_request_target" not in text
