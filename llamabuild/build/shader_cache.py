@@ -23,7 +23,7 @@ _VALUED = {"-o", "-MF", "-I", "-x"}
 
 
 class Call:
-    """A command line of glslc, taken apart. (A dataclass would cost as much as all other imports together.)"""
+    """A command line of glslc, taken apart; a dataclass would cost as much as all other imports together."""
 
     def __init__(self) -> None:
         self.source = ""
