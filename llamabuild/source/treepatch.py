@@ -9,6 +9,9 @@ from llamabuild.core.errors import PatchError
 from llamabuild.source.hunks import HunkError, apply_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
+
     import pygit2
 
     from llamabuild.source.diff import FileDiff, Hunk
@@ -51,11 +54,22 @@ def apply_to_tree(repository: pygit2.Repository, tree: str, files: tuple[FileDif
     """
     base = TreeFiles(repository, tree)
     edits: dict[bytes, Entry | None] = {}
+    # What the patch takes away makes way for what it brings, in whichever order the two come.
+    gone = {
+        each.old_path
+        for each in files
+        if each.old_path is not None and (each.new_path is None or (each.new_path != each.old_path and not each.copied))
+    }
     offset = 0
     for diff in files:
         for path in (diff.old_path, diff.new_path):
             if path is not None:
                 check_path(path, name)
+                if base.through_link(path):
+                    raise PatchError(
+                        f"{name} wants to write {path.decode(errors='replace')!r}, which is beyond a symbolic link.",
+                        hint="A patch like this is not applied; look at where it comes from.",
+                    )
         # A later part of the patch sees what an earlier one did to the same file; a copy or rename sees the tree as it
         # was before.
         moved = diff.old_path != diff.new_path
@@ -72,7 +86,7 @@ def apply_to_tree(repository: pygit2.Repository, tree: str, files: tuple[FileDif
             continue
         if diff.new_path is None:
             raise MisfitError(diff.path, "the patch names no file")
-        _make_way(base, edits, diff)
+        _make_way(base, edits, gone, diff)
         offset = result.offset if result is not None and abs(result.offset) > abs(offset) else offset
         content = result.data if result is not None else data
         old_mode = entry.mode if entry is not None else FILE
@@ -114,6 +128,16 @@ class TreeFiles:
             for entry in [self.get(b"/".join(parts[:end]))]
         )
 
+    def below(self, folder: bytes) -> Iterator[bytes]:
+        """Every file below a folder, by its whole path."""
+        there = self.get(folder)
+        for each in self._repository[there.id] if there is not None and there.mode == FOLDER else ():
+            path = folder + b"/" + each.raw_name
+            if int(each.filemode) == FOLDER:
+                yield from self.below(path)
+            else:
+                yield path
+
     def read(self, entry: Entry) -> bytes:
         """A file's bytes (a link's target); nothing for a submodule."""
         return b"" if entry.mode == SUBMODULE else bytes(self._repository[entry.id].data)
@@ -132,8 +156,6 @@ def _preimage(base: TreeFiles, edits: dict[bytes, Entry | None], diff: FileDiff,
     path = diff.old_path
     if path is None:
         return None
-    if base.through_link(path):
-        raise MisfitError(path, "it is beyond a symbolic link")
     entry = base.get(path) if moved or path not in edits else edits[path]
     if entry is None:
         raise MisfitError(path, "there is no such file")
@@ -149,15 +171,27 @@ def _preimage(base: TreeFiles, edits: dict[bytes, Entry | None], diff: FileDiff,
     return entry
 
 
-def _make_way(base: TreeFiles, edits: dict[bytes, Entry | None], diff: FileDiff) -> None:
+def _make_way(base: TreeFiles, edits: dict[bytes, Entry | None], gone: AbstractSet[bytes], diff: FileDiff) -> None:
     """Refuse a new path that is taken, by a file, by a folder, or by a link or file above it."""
     path = diff.new_path or b""
-    if base.through_link(path):
-        raise MisfitError(path, "it is beyond a symbolic link")
     if path == diff.old_path:
         return
-    there = edits[path] if path in edits else base.get(path)
-    if there is not None:
+
+    def present(name: bytes) -> Entry | None:
+        if edits.get(name) is not None:
+            return edits[name]
+        return None if name in edits or name in gone else base.get(name)
+
+    parts = path.split(b"/")
+    for end in range(1, len(parts)):
+        there = present(b"/".join(parts[:end]))
+        if there is not None and there.mode != FOLDER:
+            raise MisfitError(path, "there is a file above it")
+    there = present(path)
+    if there is not None and (
+        there.mode != FOLDER
+        or any(present(each) for each in (*base.below(path), *edits) if each.startswith(path + b"/"))
+    ):
         raise MisfitError(path, "it exists already")
 
 
@@ -200,7 +234,8 @@ def _is_git(part: bytes) -> bool:
 def write_edits(repository: pygit2.Repository, tree: str, edits: dict[bytes, Entry | None]) -> str:
     """The tree with some files set or removed; folders come and go with their files."""
     nested: _Edits = {}
-    for path, entry in edits.items():
+    # Removals first: a file may come to where a folder was, or the other way round.
+    for path, entry in sorted(edits.items(), key=lambda each: each[1] is not None):
         folder = nested
         *folders, last = path.split(b"/")
         for part in folders:
@@ -208,8 +243,7 @@ def write_edits(repository: pygit2.Repository, tree: str, edits: dict[bytes, Ent
             if not isinstance(below, dict):
                 below = folder[part] = {}
             folder = below
-        if entry is not None or not isinstance(folder.get(last), dict):
-            folder[last] = entry
+        folder[last] = entry
     return _write(repository, repository[tree], nested) or write_tree(repository, {})
 
 
@@ -226,6 +260,10 @@ def write_tree(repository: pygit2.Repository, entries: dict[bytes, Entry]) -> st
 _Edits: TypeAlias = "dict[bytes, Entry | _Edits | None]"
 
 
+def _adds(edits: _Edits) -> bool:
+    return any(_adds(each) if isinstance(each, dict) else each is not None for each in edits.values())
+
+
 def _write(repository: pygit2.Repository, tree: pygit2.Tree | None, edits: _Edits) -> str | None:
     """A tree with edits; None where nothing is left in it."""
     entries = {each.raw_name: Entry(str(each.id), int(each.filemode)) for each in tree or ()}
@@ -233,6 +271,9 @@ def _write(repository: pygit2.Repository, tree: pygit2.Tree | None, edits: _Edit
         there = entries.get(name)
         if isinstance(edit, dict):
             below = repository[there.id] if there is not None and there.mode == FOLDER else None
+            if below is None and not _adds(edit):
+                # Nothing is below a file or a link, so nothing is to be removed there.
+                continue
             written = _write(repository, below, edit)
             entry = Entry(written, FOLDER) if written is not None else None
         else:

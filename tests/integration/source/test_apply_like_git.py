@@ -20,7 +20,7 @@ from llamabuild.source.treepatch import Entry, MisfitError, apply_to_tree, write
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAMES = [b"a.txt", b"dir/b.c", b"dir/sub/c d.txt", "ü.md".encode(), b"lat\xefn", b"tab\there", b'quote".h', b"dir/b.x"]
+NAMES = [b"a.txt", b"dir/b.c", b"dir/sub/c d.txt", "ü.md".encode(), b"lat\xefn", b"tab\there", b'quote".h', b"dir/b.x", b"dir", b"a.txt/x"]
 # Few different lines, so that a hunk often has more than one place.
 LINES = [b"", b"one", b"two", b"}", b"\tint x = 1;", b"caf\xe9", b"-- ", b"+++ b/x", b"@@ -1 +1 @@", b"cr\r"]
 
@@ -39,7 +39,12 @@ def entries() -> st.SearchStrategy[tuple[bytes, int]]:
 
 
 def trees() -> st.SearchStrategy[dict[bytes, tuple[bytes, int]]]:
-    return st.dictionaries(st.sampled_from(NAMES), entries(), min_size=1, max_size=3)
+    return st.dictionaries(st.sampled_from(NAMES), entries(), min_size=1, max_size=3).map(possible)
+
+
+def possible(tree: dict[bytes, tuple[bytes, int]]) -> dict[bytes, tuple[bytes, int]]:
+    """Without files that are where the tree has a folder."""
+    return {name: entry for name, entry in tree.items() if not any(each.startswith(name + b"/") for each in tree)}
 
 
 @st.composite
@@ -64,7 +69,7 @@ def changed(draw: st.DrawFn, tree: dict[bytes, tuple[bytes, int]]) -> dict[bytes
             result[name if target in result else target] = (data, mode)
     if draw(st.booleans()):
         result.setdefault(draw(st.sampled_from(NAMES)), draw(entries()))
-    return result
+    return possible(result)
 
 
 @st.composite
