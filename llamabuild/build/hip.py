@@ -44,17 +44,21 @@ def check_hip(target: Target, host: Host, options: BuildOptions) -> Checked:
     libraries = ["-lamdhip64", "-lhipblas", "-lrocblas", *(["-lrccl"] if target.rccl else [])]
     archs = [f"--offload-arch={arch.strip()}" for arch in re.split(r"[,;]", target.arch)]
     places = [f"-I{prefix}/include", *(f"-L{folder}" for folder in tree.library_folders)]
-    argv = [str(compiler.path), "-x", "hip", *archs, f"--rocm-path={prefix}", "{source}", "-o", "{out}", *places]
+    # Debian's clang brings the device libraries itself, and looks in vain below a path that it is given, be it by the
+    # option or by ROCM_PATH.
+    own = tree.layout != "debian"
+    rocm_path = [f"--rocm-path={prefix}"] if own else []
+    argv = [str(compiler.path), "-x", "hip", *archs, *rocm_path, "{source}", "-o", "{out}", *places]
     done = host.attempt([*argv, *libraries], name="trial.hip", text=_TRIAL)
     return Checked(
         tools=(compiler,),
         problems=() if done.ok else (_explain(done.tail, target, tree),),
         entries=(
             ("CMAKE_HIP_COMPILER", str(compiler.path)),
-            ("CMAKE_HIP_COMPILER_ROCM_ROOT", str(prefix)),
             ("CMAKE_PREFIX_PATH", str(prefix)),
+            *([("CMAKE_HIP_COMPILER_ROCM_ROOT", str(prefix))] if own else []),
         ),
-        env=(("ROCM_PATH", str(prefix)),),
+        env=(("ROCM_PATH", str(prefix)),) if own else (),
         runtime_folders=tree.library_folders,
     )
 
