@@ -64,6 +64,9 @@ class TinyShape:
     state_size: int = 16
     state_heads: int = 4
     """Value heads of a recurrent layer; it has half as many key heads."""
+    conv_kernel: int = 2
+    """Of a drafter's convolutions. v0.5.0 budgets its graph for about 8.6 nodes a tensor (``graph_max_nodes``), which
+    is a kernel of 2: with 3, five layers and two slots it runs out of nodes and aborts."""
     block_size: int = 8
     """Of a drafter: it drafts one token less."""
     selector_top_k: int = 4
@@ -151,7 +154,7 @@ def _write_header(writer: Any, shape: TinyShape) -> None:
         writer.add_uint32(f"{arch}.ssm.group_count", shape.state_heads // 2)
     if shape.kind == "dflash2":
         writer.add_uint32(f"{arch}.block_size", shape.block_size)
-        writer.add_uint32(f"{arch}.conv_kernel_size", 4)
+        writer.add_uint32(f"{arch}.conv_kernel_size", shape.conv_kernel)
         writer.add_uint32(f"{arch}.conv_group_size", 16)
         writer.add_uint32(f"{arch}.selector_rank", shape.selector_rank)
         writer.add_uint32(f"{arch}.selector_top_k", shape.selector_top_k)
@@ -272,7 +275,7 @@ def _feed_forward(shape: TinyShape, at: str, matrix: Any, vector: Any) -> Iterat
         yield matrix(f"{at}ffn_down.weight", width, inner)
         yield matrix(f"{at}ffn_up.weight", inner, width)
     if shape.kind == "dflash2":
-        taps = 2 * 4 * (width // 16)
+        taps = 2 * shape.conv_kernel * (width // 16)
         for part in ("attn", "ffn"):
-            yield vector(f"{at}{part}_conv_base", 2, 4, width, value=0.2)
+            yield vector(f"{at}{part}_conv_base", 2, shape.conv_kernel, width, value=0.2)
             yield matrix(f"{at}{part}_conv_proj.weight", taps, width)

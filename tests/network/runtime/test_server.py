@@ -44,7 +44,7 @@ def test_a_dflash2_drafter_drafts_for_the_hybrid(bundle: Path, models: dict[str,
         log = "\n".join(server.lines())
     assert timings["draft_n"] > 0
     # The loader's own line: this is DFlash2, not the first DFlash.
-    assert "DFlash2 conv kernel = 4, group = 16, selector rank = 16, top-k = 4" in log
+    assert "DFlash2 conv kernel = 2, group = 16, selector rank = 16, top-k = 4" in log
 
 
 def test_the_environment_of_the_caller_stays_out(bundle: Path, models: dict[str, Path], tmp_path: Path) -> None:
