@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -114,6 +115,10 @@ _HOST = (
     ("libcublas.so.*", "cuBLAS, shipped as an archive of its own by many"),
     ("libcublasLt.so.*", "cuBLASLt, shipped as an archive of its own by many"),
 )
+_VERSIONED = frozenset({"libstdc++.so.6", "libgcc_s.so.1"})
+"""Every symbol of these has a version, so none that is asked for without one can be theirs."""
+_TREE_SYMBOL = re.compile(r"^(?:ggml|gguf|llama|mtmd|common|clip|quantize|dequantize)_|^_Z")
+"""Symbols that llama.cpp's libraries have from each other."""
 _COLLECTIVES = {"nccl": "libnccl.so.*", "rccl": "librccl.so.*"}
 
 
@@ -251,11 +256,14 @@ def _symbols(subject: Subject, closure: Closure) -> Iterator[Finding]:
                 )
             wanted -= exported[path]
         if wanted:
-            names = sorted(wanted)
+            names = sorted(wanted, key=lambda name: (not _TREE_SYMBOL.match(name), name))
             yield SYMBOL_UNDEFINED.at(
                 file.path,
                 f"{file.path} needs {names[0]}{_more(names)}, which no library of its closure exports.",
                 evidence=", ".join(names[:20]),
+                # An extension of another program (Python, Node) has symbols that its host brings, and what was linked
+                # without the C library's name still gets that library's symbols.
+                severity=None if file.of_llama and _TREE_SYMBOL.match(names[0]) else "note",
             )
 
 
@@ -268,7 +276,7 @@ def _reach(subject: Subject, file: File, edges: dict[str, list[Edge]]) -> list[s
     order = [file.path]
     for path in order:
         for edge in edges.get(path, ()):
-            if edge.origin in {"driver", "missing", "outside"}:
+            if edge.origin in {"driver", "missing", "outside"} and edge.needed not in _VERSIONED:
                 return None
             if edge.target is not None:
                 real = subject.relative(edge.target.resolve())

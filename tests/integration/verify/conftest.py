@@ -7,7 +7,7 @@ import os
 import shutil
 import struct
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,7 +112,7 @@ def compile_c(folder: Path, source: str, output: str, *flags: str, shared: bool 
     text.write_text(source)
     words = ["gcc", "-O1", "-g", "-fPIC", *(["-shared"] if shared else ["-pie"])]
     words += [f"-ffile-prefix-map={folder}=.", "-o", output, f"{output}.c", f"-L{folder}", *flags]
-    words += ["-Wl,-z,relro,-z,now,-z,noexecstack", f"-Wl,-rpath,{rpath}"]
+    words += ["-Wl,-z,relro,-z,now,-z,noexecstack", *([f"-Wl,-rpath,{rpath}"] if rpath else [])]
     subprocess.run(words, check=True, cwd=folder)
     text.unlink()
     return target
@@ -183,26 +183,7 @@ def make_bundle(folder: Path, *, target: str, arch: str, device: bytes = b"", se
     )
     backends = ["cpu"]
     if section:
-        name = {"cuda": "cuda", "hip": "hip"}[target]
-        backends = [name]
-        (build / "device.bin").write_bytes(device)
-        align = 4096 if target == "hip" else 8
-        holder = f'__asm__(".section {section},\\"a\\"\\n.balign {align}\\n.incbin \\"device.bin\\"\\n.text\\n");'
-        code = (CUDA_PLUGIN if target == "cuda" else HIP_PLUGIN) + holder
-        flags = ["-lggml-base"]
-        if target == "cuda":
-            driver = folder / "driver"
-            driver.mkdir()
-            compile_c(
-                driver, "int cuInit(unsigned flags) { return flags; }", "libcuda.so.1", "-Wl,-soname,libcuda.so.1"
-            )
-            flags += [str(driver / "libcuda.so.1")]
-        else:
-            rocm = _rocm(folder)
-            flags += [str(rocm / "librocblas.so.4"), str(rocm / "libhipblaslt.so.1"), f"-Wl,-rpath,{rocm}"]
-        files.append(
-            BuiltFile(f"ggml-{name}", "module", compile_c(build, code, f"libggml-{name}.so", *flags), plugin=True)
-        )
+        backends = [target]
     programs = ("llama-server", "llama-cli", "llama-bench")
     for program in programs:
         path = compile_c(build, PROGRAM, program, "-lllama", "-Wl,-rpath-link," + str(build), shared=False)
@@ -213,7 +194,7 @@ def make_bundle(folder: Path, *, target: str, arch: str, device: bytes = b"", se
     tree = BuildTree(
         folder=build.parent,
         source=source,
-        target=Target(target, tuple(backends), arch, entries, programs, "rpath", None, rccl=False, nccl=False),
+        target=Target("cpu", ("cpu",), "", (), programs, "rpath", None, rccl=False, nccl=False),
         files=tuple(files),
         tools=(Tool("c++", Path("/usr/bin/c++"), "12.2.0"), Tool("cmake", Path("/usr/bin/cmake"), "4.0")),
         cache_entries=entries,
@@ -227,6 +208,8 @@ def make_bundle(folder: Path, *, target: str, arch: str, device: bytes = b"", se
     staged = stage(
         plan, folder / "stage", date=DATE, context=context, strip_tool=Path(shutil.which("strip") or "strip")
     )
+    if section:
+        _add_plugin(staged.root, folder, target=target, device=device, section=section)
     if target == "hip":
         for name in ("rocblas", "hipblaslt"):
             add_kernels(staged.root / "lib" / name / "library", arch)
@@ -235,10 +218,14 @@ def make_bundle(folder: Path, *, target: str, arch: str, device: bytes = b"", se
         "tiny", "a test", True, "https://example.org/llama.cpp", "v0.5.0", COMMIT, TREE, 11146, DATE, features, ()
     )
     patched = PatchedSource(lock, folder, "cache", COMMIT, COMMIT, TREE, ())
+    tree = replace(tree, target=replace(tree.target, name=target, backends=tuple(backends), arch=arch, entries=entries))
     document = write_build_info(staged, build=tree, plan=plan, patched=patched)
+    listed = {record["path"] for record in document["files"]}
     document["files"] += [
-        {"path": path.relative_to(staged.root).as_posix(), "size": 1, "sha256": sha256_file(path), "origin": "rocm"}
-        for path in sorted(staged.root.glob("lib/*/library/*"))
+        {"path": name, "size": path.stat().st_size, "sha256": sha256_file(path), "origin": "added here"}
+        for path in sorted(staged.root.rglob("*"))
+        if path.is_file() and not path.is_symlink()
+        if (name := path.relative_to(staged.root).as_posix()) not in listed and not name.startswith("BUILD_INFO.")
     ]
     write_json(staged.root / "BUILD_INFO.json", document)
     write_text(staged.root / "BUILD_INFO.txt", render_text(document))
@@ -267,16 +254,27 @@ def add_kernels(folder: Path, *archs: str) -> None:
         (folder / f"TensileLibrary_Type_SS_Contraction_l_Ailk_Bjlk_Cijk_Dijk_{arch}.co").write_bytes(b"code")
 
 
-def _rocm(folder: Path) -> Path:
-    """Stand-ins for rocBLAS and hipBLASLt, outside the build, with the sonames of the real ones."""
-    rocm = folder / "rocm"
-    rocm.mkdir()
-    blas = "int rocblas_sgemm(void) { return 1; }"
-    compile_c(rocm, blas, "librocblas.so.4", "-Wl,-soname,librocblas.so.4", "-s")
-    compile_c(
-        rocm, "int hipblasLtMatmul(void) { return 1; }", "libhipblaslt.so.1", "-Wl,-soname,libhipblaslt.so.1", "-s"
-    )
-    return rocm
+def _add_plugin(root: Path, folder: Path, *, target: str, device: bytes, section: str) -> None:
+    """Put a GPU plugin with this device code into the bundle, and for HIP stand-ins for rocBLAS and hipBLASLt."""
+    work = folder / "plugin"
+    work.mkdir()
+    (work / "device.bin").write_bytes(device)
+    align = 4096 if target == "hip" else 8
+    holder = f'__asm__(".section {section},\\"a\\"\\n.balign {align}\\n.incbin \\"device.bin\\"\\n.text\\n");'
+    flags = [str(root / "lib/libggml-base.so.0"), f"-Wl,-rpath-link,{root}/lib", "-s", "-Wl,--disable-new-dtags"]
+    if target == "cuda":
+        needed = compile_c(work, "int cuInit(unsigned f) { return f; }", "libcuda.so.1", "-Wl,-soname,libcuda.so.1")
+        flags.append(str(needed))
+    else:
+        for soname, function in (("librocblas.so.4", "rocblas_sgemm"), ("libhipblaslt.so.1", "hipblasLtMatmul")):
+            made = compile_c(
+                work, f"int {function}(void) {{ return 1; }}", soname, f"-Wl,-soname,{soname}", "-s", rpath=""
+            )
+            shutil.copy2(made, root / "lib" / soname)
+            flags.append(str(made))
+    code = (CUDA_PLUGIN if target == "cuda" else HIP_PLUGIN) + holder
+    name = f"libggml-{target}.so"
+    shutil.copy2(compile_c(work, code, name, *flags, rpath="$ORIGIN:$ORIGIN/../lib"), root / "bin" / name)
 
 
 def _library(folder: Path, source: str, name: str, version: str, *flags: str) -> Path:
