@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from llamabuild.elf.device_code import DeviceCode
-    from llamabuild.elf.read import DynamicSymbol, ElfFile
+    from llamabuild.elf.read import ElfFile
 
 _LLAMA_NAMES = ("libggml", "libllama", "libmtmd", "llama-", "rpc-server", "BUILD_INFO", "SHA256SUMS")
 _GPU_MACHINES = frozenset({"EM_AMDGPU", "EM_CUDA", "224", "190"})
@@ -63,6 +63,16 @@ class File:
 
 
 @dataclass(frozen=True)
+class Symbols:
+    """Names in a file's dynamic symbol table."""
+
+    exported: frozenset[str]
+    """Defined and visible to others."""
+    wanted: frozenset[str]
+    """Undefined, not weak, and without a version: to come from a library that has no versions either."""
+
+
+@dataclass(frozen=True)
 class Expected:
     """What a recipe, or the bundle's own BUILD_INFO, promises. None and empty: nothing was promised."""
 
@@ -104,6 +114,7 @@ class Subject:
     build_info: Mapping[str, Any] | None
     build_info_error: str
     expected: Expected = field(default_factory=Expected)
+    _symbols: dict[str, Symbols] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def own(self) -> bool:
@@ -132,17 +143,30 @@ class Subject:
     @cached_property
     def by_real_path(self) -> Mapping[Path, File]:
         """Files by their path on disk."""
-        return {file.real: file for file in self.files.values()}
+        return {file.real.resolve(): file for file in self.files.values()}
 
     def relative(self, path: Path) -> str:
         """A path on disk as the report names it."""
         return os.path.relpath(path, self.root) if path.is_relative_to(self.root) else str(path)
 
-    def symbols(self, file: File) -> tuple[DynamicSymbol, ...]:
-        """The dynamic symbols of one of ``elves``."""
-        from llamabuild.elf.read import read_symbols
+    def symbols(self, file: File) -> Symbols:
+        """The names in the dynamic symbol table of one of ``elves``; read once."""
+        if file.path not in self._symbols:
+            self._symbols[file.path] = _read_names(file.real)
+        return self._symbols[file.path]
 
-        return read_symbols(file.real)
+
+def _read_names(path: Path) -> Symbols:
+    from llamabuild.elf.read import read_symbols
+
+    exported, wanted = set(), set()
+    for symbol in read_symbols(path):
+        if symbol.defined:
+            if symbol.binding != "local":
+                exported.add(symbol.name)
+        elif symbol.binding == "global" and symbol.version & 0x7FFF <= 1:
+            wanted.add(symbol.name)
+    return Symbols(frozenset(exported), frozenset(wanted))
 
 
 def is_plugin_name(name: str) -> bool:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from llamabuild.elf.closure import Search, resolve_closure
 from llamabuild.elf.policy import LibraryPolicy
-from llamabuild.elf.read import ElfError
+from llamabuild.elf.read import ElfError, read_elf
 from llamabuild.verify.kinds import Kind
 from llamabuild.verify.subject import backend_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from llamabuild.elf.closure import Closure, Edge
+    from llamabuild.elf.read import ElfFile
     from llamabuild.verify.findings import Finding
     from llamabuild.verify.subject import File, Subject
 
@@ -128,7 +131,8 @@ def check(subject: Subject) -> Iterator[Finding]:
     yield from _hosts_own(subject, policy)
     roots = subject.elves
     try:
-        closure = resolve_closure([file.real for file in roots], search=Search(inside=subject.root, policy=policy))
+        search = Search(inside=subject.root, policy=policy)
+        closure = resolve_closure([file.real for file in roots], search=search, read=_known(subject))
     except (ElfError, OSError) as exc:
         yield UNREADABLE.at("", "The dependencies could not be resolved.", evidence=str(exc))
         return
@@ -137,6 +141,16 @@ def check(subject: Subject) -> Iterator[Finding]:
     yield from _versions(subject, closure)
     yield from _symbols(subject, closure)
     yield from _unreferenced(subject, closure)
+
+
+def _known(subject: Subject) -> Callable[[Path], ElfFile]:
+    """Reads nothing again that the scan has read."""
+
+    def read(path: Path) -> ElfFile:
+        file = subject.by_real_path.get(path.resolve())
+        return replace(file.elf, path=path) if file is not None and file.elf is not None else read_elf(path)
+
+    return read
 
 
 def _hosts_own(subject: Subject, policy: LibraryPolicy) -> Iterator[Finding]:
@@ -235,26 +249,15 @@ def _symbols(subject: Subject, closure: Closure) -> Iterator[Finding]:
     edges: dict[str, list[Edge]] = defaultdict(list)
     for edge in closure.edges:
         edges[subject.relative(edge.source)].append(edge)
-    exported: dict[str, frozenset[str]] = {}
     for file in subject.elves:
         reach = _reach(subject, file, edges)
         if reach is None:
             continue
-        wanted = {
-            symbol.name
-            for symbol in subject.symbols(file)
-            if not symbol.defined and symbol.binding == "global" and symbol.version & 0x7FFF <= 1
-        }
+        wanted = set(subject.symbols(file).wanted)
         for path in reach:
             if not wanted:
                 break
-            if path not in exported:
-                exported[path] = frozenset(
-                    symbol.name
-                    for symbol in subject.symbols(subject.files[path])
-                    if symbol.defined and symbol.binding != "local"
-                )
-            wanted -= exported[path]
+            wanted -= subject.symbols(subject.files[path]).exported
         if wanted:
             names = sorted(wanted, key=lambda name: (not _TREE_SYMBOL.match(name), name))
             yield SYMBOL_UNDEFINED.at(

@@ -71,8 +71,7 @@ def _symbols(subject: Subject, name: str, feature: Feature) -> Iterator[Finding]
         if not libraries:
             yield MISSING.at("", f"The feature {name} does not show: there is no {probe.library}.so.")
         for file in libraries:
-            exported = (symbol.name for symbol in subject.symbols(file) if symbol.defined and symbol.binding != "local")
-            if not any(_names(symbol, probe.symbol) for symbol in exported):
+            if not any(_names(symbol, probe.symbol) for symbol in subject.symbols(file).exported):
                 yield MISSING.at(
                     file.path, f"The feature {name} does not show: {file.path} does not export {probe.symbol}."
                 )
