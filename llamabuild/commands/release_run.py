@@ -19,7 +19,7 @@ from llamabuild.release.collect import collect_parts
 from llamabuild.release.flavours import read_flavours
 from llamabuild.release.matrix import target_of
 from llamabuild.release.ninja import read_ninja_log
-from llamabuild.release.part import Built, Part, archives_in, read_release, write_part
+from llamabuild.release.part import Built, Extras, Part, archives_in, read_release, write_part
 from llamabuild.source.export import export_series
 from llamabuild.verify.check import verify_path
 
@@ -130,4 +130,5 @@ def _part(request: Request, folder: Path, *, wanted: Wanted, context: Context, s
         steps = read_ninja_log(build(request, context).folder / ".ninja_log")
         built = Built(archives=archives, report=report, started=started, steps=steps)
         since_name = wanted.since.resolve().name if wanted.since else ""
-        return write_part(built, folder, context=context, since=since, since_name=since_name)
+        extras = Extras(container=wanted.container, wheel=wanted.wheel)
+        return write_part(built, folder, context=context, extras=extras, since=since, since_name=since_name)

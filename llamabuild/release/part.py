@@ -18,6 +18,7 @@ from llamabuild.elf.closure import elf_roots
 from llamabuild.elf.device_code import read_device_code
 from llamabuild.elf.read import read_elf
 from llamabuild.release.changes import changes_between
+from llamabuild.release.container import containerfile
 from llamabuild.release.crosscheck import verify_provenance
 from llamabuild.release.facts import BuildFacts, read_facts
 from llamabuild.release.info import owners_of, release_info
@@ -27,6 +28,7 @@ from llamabuild.release.provenance import builder_of, installed_wheels, make_sta
 from llamabuild.release.sbom import make_sbom
 from llamabuild.release.statement import digests_of, read_statement
 from llamabuild.release.view import view_bundle
+from llamabuild.release.wheel import make_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from llamabuild.core.context import Context
     from llamabuild.release.changes import Change
     from llamabuild.release.ninja import Step
+    from llamabuild.release.view import BundleView
     from llamabuild.verify.findings import Report
 
 _FORMATS = (".tar.zst", ".tar.gz", ".tar.xz", ".zip")
@@ -74,18 +77,38 @@ def part_name(facts: BuildFacts) -> str:
     return f"{facts.recipe}-{facts.flavour}" if facts.recipe.startswith("baseline-") else facts.flavour
 
 
+@dataclass(frozen=True)
+class Extras:
+    """What else a part is made of."""
+
+    container: bool = False
+    """A Containerfile."""
+    wheel: bool = False
+    """A Python wheel."""
+
+
 def write_part(
-    built: Built, folder: Path, *, context: Context, since: Sequence[BuildFacts] = (), since_name: str = ""
+    built: Built,
+    folder: Path,
+    *,
+    context: Context,
+    extras: Extras = Extras(),
+    since: Sequence[BuildFacts] = (),
+    since_name: str = "",
 ) -> Part:
     """Put one flavour's archives into ``folder`` with BUILD_INFO, SBOM, report page and provenance statement.
 
-    ``since``: the flavours of an earlier release. Raises UsageError for a bundle whose BUILD_INFO cannot be used.
+    ``since``: the flavours of an earlier release. Raises UsageError for a bundle whose BUILD_INFO cannot be used, and
+    for an extra that cannot be made of it.
     """
     archives = tuple(_take(path, folder) for path in built.archives)
     scratch = Path(tempfile.mkdtemp(prefix="release-", dir=_scratch(context)))
     try:
         with context.console.step(f"describe {archives[0].path.name}"):
-            root = open_archive(archives[0].path, scratch)
+            ending = next(form for form in _FORMATS if archives[0].path.name.endswith(form))
+            for archive in reversed(archives):
+                if archive.path.name.endswith(ending):
+                    root = open_archive(archive.path, scratch)
             where = f"BUILD_INFO.json in {archives[0].path.name}"
             inner = _read_inner(root / "BUILD_INFO.json", where)
             read_facts(inner, where=where)
@@ -100,6 +123,7 @@ def write_part(
                 packages=installed_packages(Path("/")),
             )
             facts = read_facts(info, where=where)
+            _write_extras(extras, facts, view, archives=archives, folder=folder)
     finally:
         remove_tree(scratch)
     name = part_name(facts)
@@ -119,6 +143,16 @@ def write_part(
     )
     write_json(folder / f"provenance-{name}.intoto.json", statement)
     return Part(facts=facts, archives=archives, statement=f"provenance-{name}.intoto.json", changes=changes)
+
+
+def _write_extras(
+    extras: Extras, facts: BuildFacts, view: BundleView, *, archives: Sequence[Artifact], folder: Path
+) -> None:
+    if extras.container:
+        plain = [archive for archive in archives if archive.path.name.endswith(".tar.gz")]
+        write_text(folder / f"Containerfile-{part_name(facts)}", containerfile(facts, view, archives=plain))
+    if extras.wheel and not facts.recipe.startswith("baseline-"):
+        make_wheel(facts, view, folder)
 
 
 def find_statements(folder: Path) -> tuple[Path, ...]:
