@@ -50,8 +50,9 @@ def merge_trees(repository: pygit2.Repository, base: str, ours: str, theirs: str
     changes = tree_changes(repository, base, theirs)
     mine = TreeFiles(repository, ours)
     edits: dict[bytes, Entry | None] = {}
-    clean = True
-    for path, before, after in changes:
+    # A file that both took away may have been renamed by both, to different names.
+    clean = not any(before is not None and mine.get(path) is None for path, before, _ in changes)
+    for path, before, after in changes if clean else ():
         there = mine.get(path)
         if there == after:
             continue
@@ -71,8 +72,7 @@ def _merged(
     ours = trees[1]
     # A file that is gone from ours, or whose place is taken, may have been renamed: only the whole trees can tell.
     whole = any(
-        (before is not None and mine.get(path) is None and after is not None)
-        or (after is not None and not _free(mine, path))
+        (before is not None and mine.get(path) is None) or (after is not None and not _free(mine, path))
         for path, before, after in changes
     )
     if whole:

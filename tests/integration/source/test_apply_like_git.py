@@ -20,7 +20,18 @@ from llamabuild.source.treepatch import Entry, MisfitError, apply_to_tree, write
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAMES = [b"a.txt", b"dir/b.c", b"dir/sub/c d.txt", "ü.md".encode(), b"lat\xefn", b"tab\there", b'quote".h', b"dir/b.x", b"dir", b"a.txt/x"]
+NAMES = [
+    b"a.txt",
+    b"dir/b.c",
+    b"dir/sub/c d.txt",
+    "ü.md".encode(),
+    b"lat\xefn",
+    b"tab\there",
+    b'quote".h',
+    b"dir/b.x",
+    b"dir",
+    b"a.txt/x",
+]
 # Few different lines, so that a hunk often has more than one place.
 LINES = [b"", b"one", b"two", b"}", b"\tint x = 1;", b"caf\xe9", b"-- ", b"+++ b/x", b"@@ -1 +1 @@", b"cr\r"]
 
