@@ -108,9 +108,7 @@ def _table(data: mmap | bytes, start: int, end: int, *, compressed: bool) -> tup
         kind, _, arch = target.partition("--")
         if arch and not kind.startswith("host") and size:
             code = bytes(data[start + offset : start + offset + 4])
-            images.append(
-                HipImage(arch=arch.lstrip("-"), size=size, compressed=compressed, emptied=code == bytes(4))
-            )
+            images.append(HipImage(arch=arch.lstrip("-"), size=size, compressed=compressed, emptied=code == bytes(4)))
     return images, reach
 
 
