@@ -33,6 +33,9 @@ def register(verbs: Subparsers) -> None:
     target.add_argument("--onto-tree", metavar="DIR", type=Path, help="check: a folder with a source tree")
     series.add_argument("--repository", metavar="URL", help="check: where --onto is, instead of the series' upstream")
     series.add_argument(
+        "--history", action="store_true", help="check: fetch upstream's history, to name the commits behind a conflict"
+    )
+    series.add_argument(
         "--keep-conflict", metavar="DIR", type=Path, help="check: write the first conflict's tree, with markers, here"
     )
     series.add_argument("--out", metavar="FILE.tar.gz", type=Path, help="export: the archive to write")
@@ -85,6 +88,7 @@ def _check(args: argparse.Namespace, context: Context) -> int:
         onto=args.onto,
         folder=None if args.onto_tree is None else context.cwd / args.onto_tree,
         repository=args.repository,
+        history=args.history,
         keep_conflict=None if args.keep_conflict is None else context.cwd / args.keep_conflict,
     )
     if args.json:

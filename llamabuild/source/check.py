@@ -10,7 +10,7 @@ from llamabuild.recipe.load import load_series
 from llamabuild.source.features import shows
 from llamabuild.source.fetch import tree_of
 from llamabuild.source.folder import tree_of_folder
-from llamabuild.source.gitremote import expand, fetch_commit, fetch_ref, known_ref
+from llamabuild.source.gitremote import WHOLE, expand, fetch_commit, fetch_ref, known_ref
 from llamabuild.source.history import upstream_of
 from llamabuild.source.mirror import mirror_of, writing
 from llamabuild.source.patches import load_series_patches
@@ -60,11 +60,13 @@ def check_series(
     onto: str | None = None,
     folder: Path | None = None,
     repository: str | None = None,
+    history: bool = False,
     keep_conflict: Path | None = None,
 ) -> Checked:
     """Try a series on a ref (a tag, a branch, ``pr/N``, a commit) of its upstream, or on a folder with a source tree.
 
-    ``repository`` is another URL to look for ``onto``. ``keep_conflict`` is a folder for the first conflict's tree.
+    ``repository`` is another URL to look for ``onto``. ``history`` fetches the whole history of ``onto``, so that the
+    upstream commits behind a conflict can be named. ``keep_conflict`` is a folder for the first conflict's tree.
 
     Raises RecipeError for the manifest, SourceError when the target or the patches cannot be had.
     """
@@ -72,7 +74,7 @@ def check_series(
     mirror = mirror_of(repository or series.upstream, context)
     features = load_features(context)
     with writing(mirror, context) as store:
-        commit = "" if onto is None else _target(store, mirror.url, onto, context)
+        commit = "" if onto is None else _target(store, mirror.url, onto, context, history=history)
         with scratch_repository(mirror.path, context) as scratch:
             tree = tree_of(scratch, commit) if folder is None else tree_of_folder(scratch, folder)
 
@@ -86,7 +88,7 @@ def check_series(
     return Checked(series.name, onto or str(folder), commit, tree, steps)
 
 
-def _target(store: pygit2.Repository, url: str, onto: str, context: Context) -> str:
+def _target(store: pygit2.Repository, url: str, onto: str, context: Context, *, history: bool) -> str:
     """The commit that ``onto`` names, fetched when it is not here. A name is asked for anew: a branch moves."""
     full = expand(store, onto) if len(onto) >= 7 and set(onto) <= set("0123456789abcdef") else None
     if full is not None:
@@ -96,7 +98,9 @@ def _target(store: pygit2.Repository, url: str, onto: str, context: Context) -> 
         return onto
     kind, _, number = onto.partition("/")
     ref = f"refs/pull/{number}/head" if kind == "pr" and number.isdecimal() else onto
-    return known_ref(store, ref) if context.offline else fetch_ref(store, url, ref, depth=1, context=context)
+    if context.offline:
+        return known_ref(store, ref)
+    return fetch_ref(store, url, ref, depth=WHOLE if history else 1, context=context)
 
 
 def _with_upstream(scratch: pygit2.Repository, commit: str, step: Step) -> Step:
