@@ -135,9 +135,10 @@ def _run(facts: BuildFacts, *, packages: Sequence[str]) -> list[str]:
         lines += [
             "# NVIDIA's images carry a newer libcuda that shadows the host's driver: GeForce cards reject it (error",
             "# 804), and llama.cpp then runs on the CPU without a word. Harmless where BASE has none.",
-            "RUN { dpkg-query -W -f '${Package}\\n' 'cuda-compat-*' 2>/dev/null || true; } \\",
-            "    | xargs -r apt-get purge --yes \\",
-            "    && rm -rf /usr/local/cuda*/compat",
+            "RUN for package in $(dpkg-query -W -f '${Package} ' 'cuda-compat-*' 2>/dev/null); do \\",
+            '        apt-get purge --yes "$package" || exit 1; \\',
+            "    done; \\",
+            "    rm -rf /usr/local/cuda*/compat",
         ]
     return lines
 
