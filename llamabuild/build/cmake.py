@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from llamabuild.core.files import remove_tree
 from llamabuild.core.process import run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from scikit_build_core.file_api.model.codemodel import Configuration
     from scikit_build_core.file_api.model.codemodel import Target as ModelTarget
 
@@ -64,42 +67,71 @@ def configure_and_build(
     May be called again after it was killed, and by two processes at once. Raises BuildError with the failing command,
     its first error lines and the log; ToolError when CMake itself cannot be run.
     """
+    with _configured(patched, source, target, toolchain, context) as ready:
+        count = jobs or toolchain.options.jobs or default_jobs(target, Host.of(context))
+        with context.console.step(f"build {ready.name}") as progress:
+            _build(ready.driver, [model.name for model in ready.needed], count, NinjaReader(progress=progress))
+        folder = ready.driver.build_dir
+        files = tuple(_built_file(model, folder) for model in ready.needed)
+    return BuildTree(
+        folder=folder,
+        source=ready.driver.source_dir,
+        target=target,
+        files=tuple(sorted(files, key=lambda file: file.target)),
+        tools=toolchain.tools,
+        cache_entries=ready.entries,
+        build_number=patched.lock.build_number,
+        build_commit=dict(target.entries).get("LLAMA_BUILD_COMMIT", patched.lock.commit[:9]),
+        network="namespace" if ready.driver.prefix else "options checked",
+        log=ready.driver.log,
+        checksums=toolchain.checksums,
+        runtime_folders=toolchain.runtime_folders,
+    )
+
+
+def configure(
+    patched: PatchedSource, source: Path, target: Target, toolchain: Toolchain, context: Context
+) -> tuple[str, ...]:
+    """Configure alone, in seconds; returns the names of the CMake targets that a build would make.
+
+    Raises BuildError and ToolError as ``configure_and_build``.
+    """
+    with _configured(patched, source, target, toolchain, context) as ready:
+        return tuple(sorted(model.name for model in ready.needed))
+
+
+@dataclass(frozen=True)
+class _Configured:
+    """A configured build folder, held by this process."""
+
+    name: str
+    driver: _Driver
+    entries: tuple[tuple[str, str], ...]
+    needed: tuple[ModelTarget, ...]
+
+
+@contextlib.contextmanager
+def _configured(
+    patched: PatchedSource, source: Path, target: Target, toolchain: Toolchain, context: Context
+) -> Iterator[_Configured]:
     source = source.resolve()
     folder = build_folder(source, target)
     name = "-".join((patched.lock.recipe, target.name, *re.findall(r"\w+", target.arch)))
     lock_file = context.home.locks / f"build-{source.name}-{folder.name}.lock"
     waiting = f"waiting for another run that builds {folder}"
     with holding(lock_file, on_wait=waiting, say=context.console.note) as held:
-        log = context.home.logs / f"build-{name}.log"
-        log.unlink(missing_ok=True)
         _prepare_folder(folder, stamp_of(source, target, toolchain), context)
         prefix = () if needs_network(toolchain.options) else namespace_prefix(Host.of(context))
         driver = _driver(source, folder, target, env=_environment(patched, source, toolchain, context), prefix=prefix)
-        driver.log, driver.held = log, (held,)
+        driver.log, driver.held = context.home.logs / f"build-{name}.log", (held,)
+        driver.log.unlink(missing_ok=True)
         entries = _entries(target, toolchain, source, context)
         with context.console.step(f"configure {name}"):
             configuration = _configure(driver, target, entries, context)
         if not prefix:
-            _refuse_downloads(folder, log)
-        needed = _needed_targets(configuration, target, folder, log)
-        count = jobs or toolchain.options.jobs or default_jobs(target, Host.of(context))
-        with context.console.step(f"build {name}") as progress:
-            _build(driver, [model.name for model in needed], count, NinjaReader(progress=progress))
-        files = tuple(_built_file(model, folder) for model in needed)
-    return BuildTree(
-        folder=folder,
-        source=source,
-        target=target,
-        files=tuple(sorted(files, key=lambda file: file.target)),
-        tools=toolchain.tools,
-        cache_entries=entries,
-        build_number=patched.lock.build_number,
-        build_commit=dict(target.entries).get("LLAMA_BUILD_COMMIT", patched.lock.commit[:9]),
-        network="namespace" if prefix else "options checked",
-        log=log,
-        checksums=toolchain.checksums,
-        runtime_folders=toolchain.runtime_folders,
-    )
+            _refuse_downloads(folder, driver.log)
+        needed = _needed_targets(configuration, target, folder, driver.log)
+        yield _Configured(name=name, driver=driver, entries=entries, needed=tuple(needed))
 
 
 @dataclass
