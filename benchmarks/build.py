@@ -1,0 +1,146 @@
+"""The driver against hand-typed cmake and ninja, and a sibling recipe against the first build: real v0.5.0, CPU target.
+
+Run with ``python benchmarks/build.py --work /some/disk/with/2/GB`` on an idle machine; about 16 minutes on two cores.
+The tree is the README recipe's, fetched by the ``source`` verb unless ``--source`` names one. Prints one JSON line:
+wall and CPU seconds of each build. Wanted: driver over hand at most 1.02, sibling over first at most 0.08 (wall).
+
+Hand and driver start with an empty compile cache each, the same compilers, flags, targets and number of jobs. The
+sibling is another tree with three more patches (the server, the graph, the speculative decoder), built by the driver
+with the cache that the first build filled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llamabuild.build.cmake import build_folder, configure_and_build
+from llamabuild.build.host import Host
+from llamabuild.build.targets import machine_of, make_target
+from llamabuild.build.toolchain import preflight
+from llamabuild.core.context import Context, Home
+from llamabuild.recipe.model import TargetSpec
+from llamabuild.source.lock import Lock, PatchedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from llamabuild.build.model import BuildTree
+
+RECIPE = "dflash2-2026-09"
+PATCHED = ("tools/server/server-context.cpp", "src/llama-graph.cpp", "common/speculative.cpp")
+LOCK = Lock(
+    recipe="bench",
+    summary="",
+    release=True,
+    repository="",
+    ref="v0.5.0",
+    commit="7fe450e19305b828c199d602c23a8337aaa1f03b",
+    tree="fd570ef54b10ec5fecb739e7e04c8ce44a6f415a",
+    build_number=11146,
+    date=1_758_600_000,
+    features=(),
+    patches=(),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="an empty or missing folder; what is made stays in it")
+    parser.add_argument("--source", type=Path, help="a v0.5.0 work tree (default: the recipe's, fetched)")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    args = parser.parse_args()
+    tree = args.source or fetch(args.work / "fetched")
+
+    context = Context(home=Home(args.work.absolute() / "home"))
+    first = copy(tree, context.home.src / "first")
+    sibling = copy(tree, context.home.src / "sibling")
+    for name in PATCHED:
+        file = sibling / name
+        file.write_text(
+            file.read_text() + "\nint llamabuild_benchmark_patch_" + Path(name).stem.replace("-", "_") + " = 1;\n"
+        )
+
+    # The driver goes first: whatever warms up on the way is to the other's advantage.
+    driver_wall, driver_cpu, built = timed(lambda: drive(first, context, args.jobs))
+    hand_wall, hand_cpu, _ = timed(lambda: by_hand(copy(tree, args.work / "hand/tree"), built, args.jobs))
+    sibling_wall, sibling_cpu, _ = timed(lambda: drive(sibling, context, args.jobs))
+    figures = {
+        "jobs": args.jobs,
+        "hand": {"wall": hand_wall, "cpu": hand_cpu},
+        "driver": {"wall": driver_wall, "cpu": driver_cpu},
+        "sibling": {"wall": sibling_wall, "cpu": sibling_cpu},
+        "driver_over_hand": round(driver_wall / hand_wall, 3),
+        "driver_over_hand_cpu": round(driver_cpu / hand_cpu, 3),
+        "sibling_over_first": round(sibling_wall / driver_wall, 3),
+        "sibling_over_first_cpu": round(sibling_cpu / driver_cpu, 3),
+        "load_average": os.getloadavg(),
+    }
+    print(json.dumps(figures))
+
+
+def timed(work: Callable[[], BuildTree | None]) -> tuple[float, float, BuildTree | None]:
+    """Wall and CPU seconds of a build, children included."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.perf_counter()
+    result = work()
+    wall = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return round(wall, 1), round(cpu, 1), result
+
+
+def fetch(folder: Path) -> Path:
+    argv = [sys.executable, "-m", "llamabuild", "source", "--recipe", RECIPE, "--to", str(folder)]
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def copy(tree: Path, to: Path) -> Path:
+    if to.exists():
+        shutil.rmtree(to)
+    shutil.copytree(
+        tree,
+        to,
+        symlinks=True,
+        ignore=shutil.ignore_patterns(".git", "build", "build-cpu*", "build-cuda*", "build-vulkan*"),
+    )
+    return to.resolve()
+
+
+def drive(source: Path, context: Context, jobs: int) -> BuildTree:
+    """From looking for tools to the last link, as ``make`` does it."""
+    host = Host.of(context)
+    target = make_target("cpu", TargetSpec(backends=("cpu",)), LOCK, arch="", machine=machine_of(host))
+    toolchain = preflight(target, host=host, context=context)
+    patched = PatchedSource(
+        LOCK, context.home.git, "cache", base="0" * 40, commit="1" * 40, tree=LOCK.tree, outcomes=()
+    )
+    return configure_and_build(patched, source, target, toolchain, context, jobs=jobs)
+
+
+def by_hand(source: Path, built: BuildTree | None, jobs: int) -> None:
+    """What a person would type: the same entries and targets, with a compile cache of its own."""
+    assert built is not None
+    tools = {tool.name: str(tool.path) for tool in built.tools}
+    folder = build_folder(source, built.target)
+    env = {**os.environ, "CCACHE_DIR": str(source.parent / "ccache"), "CCACHE_BASEDIR": str(source.parent)}
+    env |= {"CCACHE_NOHASHDIR": "1", "LC_ALL": "C", "SOURCE_DATE_EPOCH": str(LOCK.date)}
+    entries = [f"-D{name}={value}" for name, value in built.cache_entries]
+    argv = [tools["cmake"], "-G", "Ninja", "-S", str(source), "-B", str(folder), *entries]
+    subprocess.run(argv, check=True, env=env, stdout=subprocess.DEVNULL)
+    plugins = [file.target for file in built.files if file.plugin]
+    argv = [tools["ninja"], "-C", str(folder), "-j", str(jobs), *built.target.programs, *plugins]
+    subprocess.run(argv, check=True, env=env, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    main()
