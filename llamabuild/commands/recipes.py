@@ -103,7 +103,7 @@ def _source(args: argparse.Namespace, context: Context) -> int:
     recipe = load_recipe(args.recipe, context)
     kept = None if args.keep_conflict is None else context.cwd / args.keep_conflict
     patched = patched_source(recipe, resolve(recipe, context), context, keep_conflict=kept)
-    folder = None if args.to is None else check_out(patched, context.cwd / args.to, context)
+    folder = None if args.to is None else check_out(patched, context.cwd / args.to, context, standalone=True)
     if args.json:
         emit_json(
             {

@@ -138,7 +138,7 @@ def mark(repository: pygit2.Repository, sides: Sides) -> Entry | None:
     index = repository.merge_trees(*trees)
     if index.conflicts is None:
         return sides.ours
-    text = str(repository.merge_file_from_index(*next(iter(index.conflicts))))
+    text = str(repository.merge_file_from_index(*next(iter(index.conflicts))).contents)
     return Entry(str(repository.create_blob(text.encode("latin-1"))), sides.ours.mode)
 
 
