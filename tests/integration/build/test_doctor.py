@@ -1,0 +1,72 @@
+"""``doctor`` as a user runs it, on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def doctor(tmp_path: Path, *words: str, **env: str) -> tuple[int, Any, str]:
+    argv = [sys.executable, "-m", "llamabuild", "doctor", *words]
+    whole = {**os.environ, "LLAMABUILD_HOME": str(tmp_path), **env}
+    done = subprocess.run(argv, env=whole, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_document_names_each_tool_as_the_tool_names_itself(tmp_path: Path) -> None:
+    code, out, _ = doctor(tmp_path, "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert document["schema"] == 1
+    assert document["ok"] is True
+    assert document["target"] == "cpu"
+    rows = {row["name"]: row for row in document["tools"]}
+    assert {"cmake", "ninja", "ccache", "strip", "cc", "cxx"} <= set(rows)
+    for name in ("cmake", "ninja", "ccache"):
+        said = subprocess.check_output([rows[name]["path"], "--version"], text=True)
+        assert rows[name]["version"] in said
+        assert rows[name]["needed"]
+        assert "pip install" in rows[name]["install"]
+    assert document["host"]["machine"] == os.uname().machine
+    assert document["host"]["cores"] == len(os.sched_getaffinity(0))
+
+
+def test_a_target_that_cannot_be_built_ends_with_the_exit_code_of_make(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    code, out, _ = doctor(tmp_path, "--target", "hip", "--arch", "gfx1201", "--rocm", str(nowhere), "--json")
+    assert code == 5
+    document = json.loads(out)
+    assert document["ok"] is False
+    assert document["arch"] == "gfx1201"
+    assert any("holds no ROCm" in problem["message"] for problem in document["problems"])
+
+
+def test_the_text_says_what_is_missing_and_what_brings_it(tmp_path: Path) -> None:
+    code, out, _ = doctor(tmp_path, "--target", "vulkan", VULKAN_SDK=str(tmp_path), PATH="/nowhere")
+    assert code == 5
+    assert out.startswith("target vulkan: cannot be built on this host\n")
+    assert "glslc: no shader compiler: glslc was not found" in out
+    assert "  to get it: " in out
+    assert "host: " in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--target", "hip", "--arch", "gfx110X"], "gfx110X is a family"),
+        (["--target", "cuda", "--arch", "sm_86"], "'sm_86' is not a CUDA arch"),
+        (["--target", "cuda", "--cuda-toolkit", "wheels:latest"], "is no CUDA version that comes as wheels"),
+    ],
+)
+def test_bad_words_get_one_sentence_and_a_hint(words: list[str], sentence: str, tmp_path: Path) -> None:
+    code, out, err = doctor(tmp_path, *words)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert "hint: " in err
+    assert "Traceback" not in err
