@@ -135,7 +135,7 @@ def _folders_above(name: str) -> Iterator[str]:
 
 def _write_tar(tee: _Tee, staged: StagedBundle, listed: Sequence[tuple[str, Path]], *, report: _Report) -> None:
     first_names: dict[tuple[int, int], str] = {}
-    with tarfile.open(fileobj=tee, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_BLOCK) as tar:  # type: ignore[call-overload]
+    with tarfile.TarFile(fileobj=tee, mode="w", format=tarfile.PAX_FORMAT, copybufsize=_BLOCK) as tar:  # type: ignore[arg-type]
         tar.addfile(_header(staged.name, tarfile.DIRTYPE, date=staged.date))
         for name, path in listed:
             status = path.lstat()
