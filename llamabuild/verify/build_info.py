@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from llamabuild.bundle.manifest import JSON_NAME, TEXT_NAME
@@ -49,8 +50,8 @@ def claimed_by(info: Mapping[str, Any]) -> Expected:
         backends=tuple(str(each) for each in _list(info.get("backends"))) or None,
         arch=_text(info.get("arch")),
         features=tuple(str(each) for each in _list(info.get("features"))),
-        build_number=number if isinstance(number, int) else None,
-        commit=_text(info.get("upstream_base_commit")) or _text(info.get("build_commit")),
+        build_number=number if isinstance(number, int) and number else None,
+        commit=_commit(info.get("upstream_base_commit")) or _commit(info.get("build_commit")),
         glibc_floor=_text(info.get("glibc_floor_asked")) or None,
         rpath=_text(info.get("rpath_kind")),
         rccl=_switch(config.get("GGML_HIP_RCCL")),
@@ -72,6 +73,10 @@ def _list(value: Any) -> list[Any]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _commit(value: Any) -> str:
+    return value if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{7,40}", value) else ""
 
 
 def _switch(value: str | None) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from llamabuild.core.errors import UsageError
 from llamabuild.core.files import remove_tree
+from llamabuild.elf.read import version_key
 from llamabuild.verify.build_info import claimed_by, read_build_info
 from llamabuild.verify.checks import (
     closure,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from llamabuild.core.context import Context
     from llamabuild.recipe.features import Feature
     from llamabuild.recipe.model import Recipe
+    from llamabuild.recipe.series import Series
     from llamabuild.verify.findings import Finding
     from llamabuild.verify.relocate import Started
 
@@ -123,16 +126,18 @@ def _verify_folder(
     options: Options,
 ) -> Report:
     from llamabuild.recipe.features import load_features
+    from llamabuild.recipe.load import load_series
 
     info, info_error = read_build_info(root)
-    promise = _promise(recipe, info, name, target=target, arch=arch, extra=extra)
+    manifests = [load_series(use.name, context, beside=recipe.file)[0] for use in recipe.series] if recipe else []
+    promise = _promise(recipe, info, name, target=target, arch=arch, extra=extra, series=manifests)
     with context.console.step(f"read {root.name}"):
         subject = read_subject(
             root, name, context=context, info=info, info_error=info_error, promise=promise, options=options
         )
     with context.console.step(f"start the programs of {root.name}"):
         runs, run_findings = start_programs(subject, options)
-    table = load_features(context) if subject.expected.features else {}
+    table = load_features(context)
     series = None if recipe is None else [use.name for use in recipe.series]
     found = [
         *metadata.check(subject, from_recipe=promise if recipe else None, series=series),
@@ -159,6 +164,7 @@ def _promise(
     target: str | None,
     arch: str | None,
     extra: Sequence[str],
+    series: Sequence[Series],
 ) -> Expected | None:
     if recipe is not None:
         claimed = str(info.get("target", "")) if info else ""
@@ -166,11 +172,11 @@ def _promise(
         chosen = choose_target(recipe, asked=target, claimed=claimed, name=name)
         if arch is None and info and info.get("target") == chosen and not recipe.targets[chosen].arch:
             arch = str(info.get("arch") or "")
-        return expected_of(recipe, target=chosen, arch=arch, features=extra)
+        return expected_of(recipe, target=chosen, arch=arch, features=extra, series=series)
     if arch is not None or extra:
         base = claimed_by(info) if info else Expected()
         return replace(
-            base, source="the command line", arch=base.arch if arch is None else arch, features=(*base.features, *extra)
+            base, source="the command line", arch=base.arch if arch is None else arch, more_features=tuple(extra)
         )
     return None
 
@@ -227,6 +233,9 @@ def start_programs(subject: Subject, options: Options) -> tuple[list[Started], l
     ]
     if not here:
         return [], findings
+    too_old = _older_than_needed(subject)
+    if too_old:
+        return [], [*findings, programs.NOT_RUN.at("", f"No program was started: {too_old}.")]
     if not options.run:
         return [], [*findings, programs.NOT_RUN.at("", "No program was started, as was asked.")]
     runs: list[Started] = []
@@ -249,6 +258,18 @@ def start_programs(subject: Subject, options: Options) -> tuple[list[Started], l
     else:
         start_all(Elsewhere(root=subject.root, user=None))
     return runs, findings
+
+
+def _older_than_needed(subject: Subject) -> str:
+    """Why programs cannot be started here for want of a newer C library; empty where they can be tried."""
+    try:
+        here = (os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc ")
+    except (OSError, ValueError):
+        return ""
+    needed = floors.floors_of(subject).get("GLIBC")
+    if needed is None or not here.replace(".", "").isdigit() or version_key(needed[0]) <= version_key(here):
+        return ""
+    return f"glibc is {here} here, and {needed[1].path} needs {needed[0]}"
 
 
 def facts_of(subject: Subject) -> dict[str, Any]:

@@ -11,10 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from llamabuild.recipe.model import Recipe
+    from llamabuild.recipe.series import Series
 
 
-def expected_of(recipe: Recipe, *, target: str, arch: str | None, features: Sequence[str] = ()) -> Expected:
+def expected_of(
+    recipe: Recipe, *, target: str, arch: str | None, features: Sequence[str] = (), series: Sequence[Series] = ()
+) -> Expected:
     """The promises of ``recipe`` for ``target``; ``features`` come on top of the recipe's own.
+
+    ``series``: the manifests of those that the recipe uses. Their flags prove a series that is taken whole.
 
     Raises UsageError for a target that the recipe does not have.
     """
@@ -23,12 +28,16 @@ def expected_of(recipe: Recipe, *, target: str, arch: str | None, features: Sequ
         raise UsageError(
             f"Recipe {recipe.name} has no target {target!r}.", hint=f"It has {', '.join(sorted(recipe.targets))}."
         )
+    taken_whole = {use.name for use in recipe.series if use.groups is None and not use.without}
+    whole = [each for each in series if each.name in taken_whole]
     return Expected(
         source=f"recipe {recipe.name}",
         backends=spec.backends,
         arch=spec.arch or "" if arch is None else arch,
         programs=spec.programs,
-        features=tuple(dict.fromkeys((*recipe.source.features, *features))),
+        features=recipe.source.features,
+        more_features=tuple(dict.fromkeys((*features, *(name for each in whole for name in each.features)))),
+        flags=tuple(dict.fromkeys(flag for each in whole for flag in each.flags)),
         build_number=recipe.source.build_number,
         commit=recipe.source.commit or "",
         tree=recipe.source.tree or "",

@@ -82,6 +82,11 @@ class Expected:
     arch: str = ""
     programs: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    """Of the recipe itself."""
+    more_features: tuple[str, ...] = ()
+    """Of its series, and those asked for on top."""
+    flags: tuple[str, ...] = ()
+    """Texts in ``llama-server --help`` that prove its series."""
     build_number: int | None = None
     commit: str = ""
     """Full id of the pinned upstream commit."""
@@ -120,6 +125,11 @@ class Subject:
     def own(self) -> bool:
         """Whether it claims to be a bundle of this project's layout; anybody else's is held to fewer rules."""
         return "BUILD_INFO.json" in self.files or self.expected.source.startswith("recipe ")
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it says that somebody else built what it bundles."""
+        return str((self.build_info or {}).get("source", "")).startswith("unknown")
 
     @cached_property
     def elves(self) -> tuple[File, ...]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from llamabuild.bundle.rules import load_components
 from llamabuild.elf.closure import Search, resolve_closure
 from llamabuild.elf.policy import LibraryPolicy
 from llamabuild.elf.read import ElfError, read_elf
@@ -89,6 +90,13 @@ UNREFERENCED = Kind(
     "over.",
     "Nothing, if it is opened by name; else remove it.",
 )
+OPENED_MISSING = Kind(
+    "closure.opened-missing",
+    "error",
+    "A bundled library opens another by name at run time, which no NEEDED entry tells, and that one is not in the "
+    "bundle: everything starts, and the device is missing or the first request fails.",
+    "Bundle it with its links; the rules in llamabuild/bundle/components name what each vendor's library opens.",
+)
 UNREADABLE = Kind(
     "closure.not-checked",
     "error",
@@ -107,6 +115,7 @@ KINDS = (
     VERSION_MISSING,
     SYMBOL_UNDEFINED,
     UNREFERENCED,
+    OPENED_MISSING,
     UNREADABLE,
 )
 
@@ -140,7 +149,7 @@ def check(subject: Subject) -> Iterator[Finding]:
     yield from _collectives(subject)
     yield from _versions(subject, closure)
     yield from _symbols(subject, closure)
-    yield from _unreferenced(subject, closure)
+    yield from _opened_by_name(subject, closure)
 
 
 def _known(subject: Subject) -> Callable[[Path], ElfFile]:
@@ -288,9 +297,27 @@ def _reach(subject: Subject, file: File, edges: dict[str, list[Edge]]) -> list[s
     return order
 
 
-def _unreferenced(subject: Subject, closure: Closure) -> Iterator[Finding]:
+def _opened_by_name(subject: Subject, closure: Closure) -> Iterator[Finding]:
+    """Libraries that no NEEDED entry reaches: opened by name as the vendors' rules say, or left over."""
     used = {subject.relative(edge.target.resolve()) for edge in closure.edges if edge.target is not None}
-    plugins = {file.path for file in subject.plugins}
-    for file in subject.elves:
-        if file.elf and file.elf.kind == "shared" and subject.programs and file.path not in used | plugins:
-            yield UNREFERENCED.at(file.path, f"No file needs {file.path}.", evidence=file.elf.soname or "")
+    reached = {file.path for file in subject.plugins} | used
+    libraries = [file for file in subject.elves if file.elf and file.elf.kind == "shared"]
+    names = {name for file in libraries for name in (file.name, file.elf.soname if file.elf else None) if name}
+    patterns: set[str] = set()
+    for component in load_components():
+        owned = [file for file in libraries if component.owns(file.name)]
+        if component.always:
+            patterns.update(component.libraries)
+        for opened in component.opens if owned else ():
+            patterns.add(opened.pattern)
+            if opened.required and not any(fnmatchcase(name, opened.pattern) for name in names):
+                yield OPENED_MISSING.at(
+                    owned[0].path, f"{owned[0].path} opens {opened.pattern} by name, and the bundle has none."
+                )
+    for file in libraries:
+        told = {file.name, (file.elf.soname if file.elf else None) or file.name}
+        expected = any(fnmatchcase(name, pattern) for name in told for pattern in patterns)
+        if subject.programs and file.path not in reached and not expected:
+            yield UNREFERENCED.at(
+                file.path, f"No file needs {file.path}.", evidence=file.elf.soname or "" if file.elf else ""
+            )

@@ -11,7 +11,7 @@ from llamabuild.verify.kinds import Kind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from llamabuild.verify.findings import Finding
+    from llamabuild.verify.findings import Finding, Severity
     from llamabuild.verify.subject import File, Subject
 
 WEIGHTS = Kind(
@@ -97,7 +97,7 @@ def check(subject: Subject) -> Iterator[Finding]:
             yield NAME.at(path, f"The name {path!r} holds characters that archives of others mangle.")
     yield from _repositories(subject)
     for file in subject.files.values():
-        yield from _file(file, strict=subject.own)
+        yield from _file(file, own="warning" if subject.foreign else "error" if subject.own else "note")
     yield from _modes(subject)
 
 
@@ -111,7 +111,7 @@ def _repositories(subject: Subject) -> Iterator[Finding]:
             yield SECRET.at(top, f"{top} does not belong in a bundle.")
 
 
-def _file(file: File, *, strict: bool) -> Iterator[Finding]:
+def _file(file: File, *, own: Severity) -> Iterator[Finding]:
     if file.name.lower().endswith(_WEIGHT_SUFFIXES) or file.head.startswith(_WEIGHT_MAGICS):
         yield WEIGHTS.at(
             file.path, f"{file.path} holds a model's weights.", evidence=f"{file.size} bytes, {file.head[:4]!r}"
@@ -126,12 +126,11 @@ def _file(file: File, *, strict: bool) -> Iterator[Finding]:
         yield SECRET.at(file.path, f"{file.path} holds a {secrets[0].text}.", evidence=f"at byte {secrets[0].offset}")
     paths = list(dict.fromkeys(hit.text for hit in file.hits if hit.pattern == "build-path"))
     if paths and (file.elf is not None or file.of_llama):
-        own = strict and file.of_llama
         yield BUILD_PATH.at(
             file.path,
             f"{file.path} holds {len(paths)} path{'s' if len(paths) > 1 else ''} of the machine that built it.",
             evidence=", ".join(paths[:5]),
-            severity=None if own else "note",
+            severity=own if file.of_llama else "note",
         )
 
 

@@ -35,13 +35,16 @@ NOT_CHECKED = Kind(
     "Verify where the programs can be started.",
 )
 
+_SERVER = "llama-server"
+
 KINDS = (MISSING, UNKNOWN, NOT_CHECKED)
 
 
 def check(subject: Subject, *, table: Mapping[str, Feature], runs: Sequence[Started]) -> Iterator[Finding]:
     """Look for every probe of every promised feature."""
     helps = {run.program.rpartition("/")[2]: run.output for run in runs if run.ok and run.arguments == ("--help",)}
-    for name in subject.expected.features:
+    yield from _flags(subject, helps)
+    for name in dict.fromkeys((*subject.expected.features, *subject.expected.more_features)):
         feature = table.get(name)
         if feature is None:
             yield UNKNOWN.at("", f"The feature {name} is in no table of features.", evidence=subject.expected.source)
@@ -63,6 +66,17 @@ def check(subject: Subject, *, table: Mapping[str, Feature], runs: Sequence[Star
             yield MISSING.at(
                 "", f"The feature {name} came with build {feature.build_number}, and this is build {number}."
             )
+
+
+def _flags(subject: Subject, helps: Mapping[str, str]) -> Iterator[Finding]:
+    place = f"bin/{_SERVER}"
+    for flag in subject.expected.flags:
+        if _SERVER not in helps:
+            yield NOT_CHECKED.at(
+                place, f"The flag {flag} of a series was not looked for: {_SERVER} --help did not run."
+            )
+        elif flag not in helps[_SERVER]:
+            yield MISSING.at(place, f"A patch series does not show: {_SERVER} --help does not say {flag}.")
 
 
 def _symbols(subject: Subject, name: str, feature: Feature) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from llamabuild.verify.kinds import Kind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from llamabuild.verify.findings import Finding
+    from llamabuild.verify.findings import Finding, Severity
     from llamabuild.verify.subject import File, Subject
 
 ABSOLUTE = Kind(
@@ -69,7 +69,10 @@ def check(subject: Subject) -> Iterator[Finding]:
         if elf.rpath is not None and elf.runpath is not None:
             yield BOTH.at(file.path, f"{file.path} has both DT_RPATH and DT_RUNPATH.")
         elif elf.runpath is not None and subject.expected.rpath == "rpath":
-            yield RUNPATH.at(file.path, f"{file.path} has DT_RUNPATH instead of DT_RPATH.", evidence=elf.runpath)
+            # A vendor's licence may forbid the edit, and what such a library needs lies beside it.
+            severity: Severity | None = None if file.of_llama else "note"
+            message = f"{file.path} has DT_RUNPATH instead of DT_RPATH."
+            yield RUNPATH.at(file.path, message, evidence=elf.runpath, severity=severity)
         for text in (elf.rpath, elf.runpath):
             for entry in [] if text is None else text.split(":"):
                 finding = _judge(subject, file, entry, text or "")
