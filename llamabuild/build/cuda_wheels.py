@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from llamabuild.core.context import Context
 
-_PARTS = {12: ("nvcc", "cudart", "cccl", "cublas"), 13: ("nvcc", "crt", "nvvm", "cudart", "cccl", "cublas")}
+_PARTS = ("nvcc", "crt", "nvvm", "cudart", "cccl", "cublas")
 """Extras of NVIDIA's meta-package ``cuda-toolkit``, which pins the parts' versions; what a llama.cpp build needs."""
+_FIRST_MAJOR = 13
+"""The wheels of CUDA 12 are no compiler: nvidia-cuda-nvcc-cu12 12.9.86 holds ptxas and libnvvm, and no nvcc."""
 _RECORD = "llamabuild-toolkit.json"
 _RULES = 2
 """Raised when the assembly below changes: a toolkit that an older version made is then made anew."""
@@ -41,16 +43,22 @@ class WheelToolkit:
 
 
 def assemble_toolkit(version: str, cc: Path, context: Context) -> WheelToolkit:
-    """The toolkit of ``version`` (``13.0``, ``12.9``) below the home, fetched and assembled on first use.
+    """The toolkit of ``version`` (``13.0``) below the home, fetched and assembled on first use.
 
-    ``cc`` is the C compiler that makes the driver stub. Raises UsageError for a version that is none, ToolError when
-    pip cannot bring the wheels, or when they are not cached and the run is offline.
+    ``cc`` is the C compiler that makes the driver stub. Raises UsageError for a version that is none, ToolError for
+    one whose wheels hold no compiler, when pip cannot bring the wheels, or when they are not cached and the run is
+    offline.
     """
     found = re.fullmatch(r"(\d+)\.(\d+)", version)
-    if found is None or int(found[1]) not in _PARTS:
+    if found is None:
         raise UsageError(
             f"--cuda-toolkit wheels:{version}: {version!r} is no CUDA version that comes as wheels.",
-            hint="Write major and minor, such as wheels:13.0 or wheels:12.9.",
+            hint="Write major and minor, such as wheels:13.0.",
+        )
+    if int(found[1]) < _FIRST_MAJOR:
+        raise ToolError(
+            f"--cuda-toolkit wheels:{version}: NVIDIA's wheels of CUDA {found[1]} hold no nvcc, only ptxas.",
+            hint=f"Take wheels:13.0, or install CUDA {version} and use --cuda-toolkit system.",
         )
     root = context.home.root / "toolkits" / f"cuda-{version}"
     with locked(context.home.locks / f"cuda-{version}.lock", on_wait=f"waiting for {root}", say=context.console.note):
@@ -58,7 +66,7 @@ def assemble_toolkit(version: str, cc: Path, context: Context) -> WheelToolkit:
         if kept is not None:
             return kept
         with context.console.step(f"assemble CUDA {version} from NVIDIA's wheels"):
-            wheels = _fetch(version, int(found[1]), context)
+            wheels = _fetch(version, context)
             with atomic_folder(root) as part:
                 for wheel in wheels:
                     _unpack(wheel, part)
@@ -83,9 +91,9 @@ def _kept(root: Path) -> WheelToolkit | None:
     return WheelToolkit(root=root, checksums=tuple(sorted(record["wheels"].items())))
 
 
-def _fetch(version: str, major: int, context: Context) -> tuple[Path, ...]:
+def _fetch(version: str, context: Context) -> tuple[Path, ...]:
     folder = context.home.downloads / f"cuda-wheels-{version}"
-    wanted = f"cuda-toolkit[{','.join(_PARTS[major])}]=={version}.*"
+    wanted = f"cuda-toolkit[{','.join(_PARTS)}]=={version}.*"
     argv = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--dest", str(folder), wanted]
     if context.offline:
         argv[4:4] = ["--no-index", "--find-links", str(folder)]
@@ -102,7 +110,7 @@ def _fetch(version: str, major: int, context: Context) -> tuple[Path, ...]:
 
 
 def _unpack(wheel: Path, root: Path) -> None:
-    """Unpack a wheel's tree (``nvidia/cu13/…``; in CUDA 12 ``nvidia/<part>/…``) into one tree, licences apart.
+    """Unpack a wheel's tree (``nvidia/cu13/…``) into one tree, licences apart.
 
     Real files, never links to a cache: nvcc finds its toolkit from its own real path.
     """

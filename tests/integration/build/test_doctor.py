@@ -56,6 +56,13 @@ def test_the_text_says_what_is_missing_and_what_brings_it(tmp_path: Path) -> Non
     assert "host: " in out
 
 
+def test_cuda_12_does_not_come_as_wheels_that_compile(tmp_path: Path) -> None:
+    code, _, err = doctor(tmp_path, "--target", "cuda", "--cuda-toolkit", "wheels:12.9")
+    assert code == 5
+    assert "hold no nvcc" in err
+    assert "--cuda-toolkit system" in err
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
