@@ -13,7 +13,19 @@ from llamabuild.core.console import Console
 from llamabuild.core.context import Context, Home
 from llamabuild.core.errors import LlamabuildError
 
-_COMMAND_MODULES = ("make", "recipes", "series", "verify", "inspect", "doctor", "runtime", "smoke", "size", "release")
+_COMMAND_MODULES = (
+    "make",
+    "recipes",
+    "series",
+    "verify",
+    "inspect",
+    "doctor",
+    "runtime",
+    "smoke",
+    "size",
+    "serve_check",
+    "release",
+)
 """Modules of ``llamabuild.commands`` in the order their verbs are listed; each has ``register(verbs)``."""
 
 _INTERRUPTED = 130
