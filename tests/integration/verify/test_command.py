@@ -124,7 +124,7 @@ def test_inspect_of_nothing_it_knows_is_a_usage_error(tmp_path):
     assert llamabuild("inspect", damaged).returncode == 2
 
 
-def test_programs_are_started_elsewhere_with_nothing_in_their_environment(cpu_bundle, copy_of, tmp_path, monkeypatch):
+def test_programs_are_started_elsewhere_with_nothing_in_their_environment(cpu_bundle, copy_of, monkeypatch):
     """A program that writes where it stands, or wants HOME, fails here and not at a user's."""
     made = copy_of(cpu_bundle)
     code = b"""
