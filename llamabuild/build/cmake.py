@@ -41,6 +41,14 @@ _PASSED = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "USER", "LOGNAME")
 _READ_UNDECLARED = frozenset({"LLAMA_BUILD_NUMBER", "LLAMA_BUILD_COMMIT", "GGML_BUILD_COMMIT"})
 """Read by llama.cpp's lists although never declared, so that they stay UNINITIALIZED in the cache."""
 
+_TODAY = {
+    **dict.fromkeys(("GGML_CUBLAS", "LLAMA_CUBLAS", "LLAMA_CUDA"), "GGML_CUDA"),
+    **dict.fromkeys(("GGML_HIPBLAS", "LLAMA_HIPBLAS"), "GGML_HIP"),
+    "LLAMA_VULKAN": "GGML_VULKAN",
+    "LLAMA_NATIVE": "GGML_NATIVE",
+    "LLAMA_CURL": "LLAMA_OPENSSL",
+}
+"""Names of older trees that field notes still use, and today's, where the nearest by letters is another option."""
 _KINDS = {"EXECUTABLE": "executable", "SHARED_LIBRARY": "shared", "MODULE_LIBRARY": "module"}
 _UNUSED = re.compile(r"Manually-specified variables were not used by the project:\n\n((?: +\S+\n)+)")
 
@@ -243,7 +251,8 @@ def _refuse_unused(driver: _Driver, target: Target, done: Completed, context: Co
             context.console.detail(f"{name} is unknown to this tree")
             continue
         known = [other.name for other in cache.values() if other.type not in {"UNINITIALIZED", "INTERNAL", "STATIC"}]
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        today = [_TODAY[name]] if _TODAY.get(name) in known else []
+        near = today or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         raise BuildError(
             f"The tree does not know the option {name}={value} of target {target.name}: it would have no effect.",
             hint=f"The nearest that it knows is {near[0]}." if near else "Look for its present name in CMakeLists.txt.",

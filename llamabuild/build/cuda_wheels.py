@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PARTS = ("nvcc", "crt", "nvvm", "cudart", "cccl", "cublas")
 """Extras of NVIDIA's meta-package ``cuda-toolkit``, which pins the parts' versions; what a llama.cpp build needs."""
 _FIRST_MAJOR = 13
-"""The wheels of CUDA 12 are no compiler: nvidia-cuda-nvcc-cu12 12.9.86 holds ptxas and libnvvm, and no nvcc."""
+"""The wheels of CUDA 12 are no compiler: nvidia-cuda-nvcc-cu12 holds ptxas, and no nvcc, in 12.0 to 12.9 alike."""
 _RECORD = "llamabuild-toolkit.json"
 _RULES = 2
 """Raised when the assembly below changes: a toolkit that an older version made is then made anew."""
