@@ -24,6 +24,7 @@ _COMMAND_MODULES = (
     "smoke",
     "size",
     "serve_check",
+    "bench",
     "release",
 )
 """Modules of ``llamabuild.commands`` in the order their verbs are listed; each has ``register(verbs)``."""
