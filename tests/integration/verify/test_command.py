@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -140,12 +141,13 @@ def test_programs_are_started_elsewhere_with_nothing_in_their_environment(cpu_bu
     subprocess.run(["gcc", "-x", "c", "-", "-s", "-o", made.root / "bin/llama-cli"], input=code, check=True)
     from llamabuild.verify.check import verify_path
 
-    scratch = tmp_path / "scratch"
-    scratch.mkdir(mode=0o755)
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    report = verify_path(made.root, context=made.context)
-    assert [finding.evidence for finding in report.findings if finding.name == "program.fails"] == []
-    assert list(scratch.iterdir()) == []
+    # Below /tmp, where another user can reach it: pytest's own folders are closed to others.
+    with tempfile.TemporaryDirectory() as scratch:
+        Path(scratch).chmod(0o755)
+        monkeypatch.setattr("tempfile.tempdir", scratch)
+        report = verify_path(made.root, context=made.context)
+        assert [finding.evidence for finding in report.findings if finding.name == "program.fails"] == []
+        assert list(Path(scratch).iterdir()) == []
     assert not list(made.root.glob("bin/*.log"))
 
 
