@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import tarfile
+from io import FileIO
 from typing import TYPE_CHECKING
 
 from llamabuild.core.errors import BundleError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BLOCK = 1 << 20
-_HOLE = 1 << 16
+_HOLE = 1 << 14
 """Zeros in pieces of this size become holes."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -96,12 +97,23 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> Non
         raise BundleError(f"{member.name} is not a file.", hint="Do not unpack it; a bundle has no such member.")
     mode = 0o755 if (member.mode or 0) & 0o111 else 0o644
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb", buffering=0) as out:
+    with FileIO(descriptor, "wb") as out:
         while block := source.read(_BLOCK):
-            for at in range(0, len(block), _HOLE):
-                piece = block[at : at + _HOLE]
-                if piece.count(0) == len(piece):
-                    out.seek(len(piece), os.SEEK_CUR)
-                else:
-                    out.write(piece)
+            _write_sparse(out, block)
         out.truncate()
+
+
+def _write_sparse(out: FileIO, block: bytes) -> None:
+    """Write a block, leaving out runs of zeros."""
+    zeros = block.count(0)
+    if zeros == len(block):
+        out.seek(len(block), os.SEEK_CUR)
+    elif zeros < _HOLE:
+        out.write(block)
+    else:
+        for at in range(0, len(block), _HOLE):
+            piece = block[at : at + _HOLE]
+            if piece.count(0) == len(piece):
+                out.seek(len(piece), os.SEEK_CUR)
+            else:
+                out.write(piece)

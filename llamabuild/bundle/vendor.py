@@ -40,7 +40,7 @@ def add_component(draft: Draft, library: Path, vendor: Vendor, *, component: Com
         _add_folder(draft, library, vendor, component=component, folder=folder)
     licenses = component_licenses(component, vendor.root)
     if not licenses and not any(name.startswith(f"licenses/{component.name}/") for name in draft.entries):
-        draft.notes.append(f"no licence file was found for {component.title} in {vendor.root}")
+        draft.notes.append(f"no licence file was found for {component.title}")
     names = [path.name for path in licenses]
     for path in licenses:
         # Debian's are all called copyright, NVIDIA's all License.txt: then the package's folder tells them apart.
@@ -93,7 +93,8 @@ def _add_folder(draft: Draft, library: Path, vendor: Vendor, *, component: Compo
             continue
         inside = path.relative_to(source)
         arch = arch_of(path.name) or (arch_of(inside.parts[0]) if len(inside.parts) > 1 else None)
-        if not folder.claims(path.name) or len(inside.parts) > 2 or (len(inside.parts) == 2 and not arch):
+        nested = len(inside.parts) > 2 or (len(inside.parts) == 2 and arch_of(inside.parts[0]) is None)
+        if nested or not folder.claims(path.name):
             raise BundleError(
                 f"{path} belongs to no rule of {component.title}.",
                 hint="This release has files that the program does not know; report its version.",

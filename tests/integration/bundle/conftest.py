@@ -50,10 +50,40 @@ def compile_c(target: Path, source: str, *flags: str | Path) -> Path:
     return target
 
 
-@pytest.fixture
-def small_build(tmp_path: Path) -> SmallBuild:
+@pytest.fixture(scope="session")
+def small_template(tmp_path_factory: pytest.TempPathFactory) -> SmallBuild:
+    """Compiled once; every test gets its own copy."""
     if shutil.which("gcc") is None:
         pytest.skip("gcc is needed to make a build")
+    return _make_small_build(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture
+def small_build(small_template: SmallBuild, tmp_path: Path) -> SmallBuild:
+    old = small_template.tree.source.parent
+    for name in ("source", "system"):
+        shutil.copytree(old / name, tmp_path / name, symlinks=True)
+
+    def moved(path: Path) -> Path:
+        return tmp_path / path.relative_to(old)
+
+    tree = small_template.tree
+    entries = tuple((name, value.replace(str(old), str(tmp_path))) for name, value in tree.cache_entries)
+    tools = tuple(replace(tool, path=Path(str(tool.path).replace(str(old), str(tmp_path)))) for tool in tree.tools)
+    files = tuple(replace(file, path=moved(file.path)) for file in tree.files)
+    tree = replace(
+        tree,
+        folder=moved(tree.folder),
+        source=moved(tree.source),
+        log=moved(tree.log),
+        files=files,
+        tools=tools,
+        cache_entries=entries,
+    )
+    return SmallBuild(tree, tmp_path / "system")
+
+
+def _make_small_build(tmp_path: Path) -> SmallBuild:
     source = tmp_path / "source"
     out = source / "build" / "bin"
     system = tmp_path / "system"

@@ -1,0 +1,237 @@
+"""ROCm runtimes into a bundle: closure, depth, trimming, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from llamabuild.bundle.pack import check_archive, pack_bundle
+from llamabuild.bundle.run import bundle_folder, check_device_files
+from llamabuild.bundle.unpack import open_archive
+from llamabuild.core.errors import BundleError, UsageError
+from llamabuild.elf.closure import Search, elf_roots, resolve_closure
+
+from .conftest import compile_c
+from .rocm_trees import PLACES, RocmLayout, kpack_section, make_tree, plugin
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ARCH = "gfx1100"
+
+
+@pytest.fixture(scope="session")
+def template(small_template, tmp_path_factory) -> Path:
+    """``rocm`` and ``build``: a tree, and a build folder that nobody described with a HIP plugin for it."""
+    folder = tmp_path_factory.mktemp("hip")
+    tree = make_tree(folder / "rocm", "amd")
+    fill(folder / "build", small_template, tree)
+    return folder
+
+
+def fill(folder: Path, small, tree: RocmLayout) -> None:
+    shutil.copytree(small.tree.folder, folder, symlinks=True)
+    plugin(folder / "bin/libggml-hip.so", tree)
+    for extra in sorted((small.system / "usr/lib/x86_64-linux-gnu").iterdir()):
+        shutil.copy2(extra, tree.lib / extra.name, follow_symlinks=False)
+
+
+@pytest.fixture
+def tree(template, tmp_path) -> RocmLayout:
+    shutil.copytree(template / "rocm", tmp_path / "rocm", symlinks=True)
+    return RocmLayout(tmp_path / "rocm", tmp_path / "rocm/lib", "rocblas/library")
+
+
+@pytest.fixture
+def build(template, tmp_path) -> Path:
+    shutil.copytree(template / "build", tmp_path / "build", symlinks=True)
+    return tmp_path / "build"
+
+
+def bundle(build, tree, out, context, **options):
+    return bundle_folder(build, out, arch=options.pop("arch", ARCH), rocm=tree.root, context=context, **options)
+
+
+def files(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file() and not path.is_symlink()}
+
+
+@pytest.mark.parametrize("layout", PLACES)
+def test_four_layouts(small_template, tmp_path, context, layout):
+    tree = make_tree(tmp_path / "rocm", layout)
+    folder = tmp_path / "build"
+    fill(folder, small_template, tree)
+    staged, _ = bundle(folder, tree, tmp_path / "out", context)
+    shutil.rmtree(tree.root)
+    shutil.rmtree(folder)
+    made = files(staged.root)
+    assert f"lib/{tree.depth}/TensileLibrary_lazy_gfx1100.dat" in made
+    assert f"lib/{tree.depth}/TensileLibrary_Type_SS_Contraction_l_Ailk_Bjlk_Cijk_Dijk_fallback.dat" in made
+    index = "gfx1100/TensileLibrary_lazy_gfx1100.dat.zlib" if layout == "therock" else "TensileLibrary_lazy_gfx1100.dat"
+    assert f"lib/hipblaslt/library/{index}" in made
+    assert not [name for name in made if "gfx1030" in name or "gfx90a" in name]
+    # Opened by name, or by way of others; whatever folder of the tree it lay in.
+    assert {"lib/libamd_comgr.so.3.0.1", "lib/librocm_sysdeps_numa.so.1.0.1", "bin/libggml-hip.so"} <= made
+    closure = resolve_closure(elf_roots(staged.root), search=Search(inside=staged.root))
+    assert {edge.origin for edge in closure.edges} == {"bundled", "system"}
+    done = subprocess.run([staged.root / "bin/llama-small"], env={}, capture_output=True, text=True, check=False)
+    assert done.stdout == "tool 7 plugin 42\n"
+    found = check_device_files(staged.root, ARCH)
+    assert found["librocblas.so.4.0.1"] == f"lib/{tree.depth}/TensileLibrary_lazy_gfx1100.dat"
+
+
+def test_an_arch_without_kernels_names_those_there_are(build, tree, tmp_path, context):
+    with pytest.raises(BundleError, match="no kernels for gfx1201; it has them for gfx90a, gfx1030, gfx1100"):
+        bundle(build, tree, tmp_path / "out", context, arch="gfx1201")
+    assert not (tmp_path / "out").exists()
+
+
+def test_hipblaslt_without_the_arch_is_a_note(build, tree, tmp_path, context):
+    """unslothai/unsloth#8364: gfx1030 is served by rocBLAS alone."""
+    for path in tree.hipblaslt("").glob("*gfx1030*"):
+        path.unlink()
+    staged, plan = bundle(build, tree, tmp_path / "out", context, arch="gfx1030")
+    assert any("hipBLASLt has no kernels for gfx1030 (it has gfx90a, gfx1100)" in note for note in plan.notes)
+    assert "lib/rocblas/library/TensileLibrary_lazy_gfx1030.dat" in files(staged.root)
+    for path in list(tree.hipblaslt("").iterdir()):
+        path.unlink()
+    _, plan = bundle(build, tree, tmp_path / "out", context, arch="gfx1030")
+    assert any("it has none" in note for note in plan.notes)
+
+
+def test_hipblaslt_without_its_folder(build, tree, tmp_path, context):
+    """lemonade-sdk/llamacpp-rocm#22."""
+    shutil.rmtree(tree.lib / "hipblaslt")
+    with pytest.raises(BundleError, match="no hipblaslt/library beside it"):
+        bundle(build, tree, tmp_path / "out", context)
+
+
+@pytest.mark.parametrize("name", ["library/TensileLibrary_lazy_gfx1100.dat", "gfx1100.newkind", "other/x.co"])
+def test_files_that_no_rule_claims(build, tree, tmp_path, context, name):
+    """A nested ``library/library`` is what ``cp -r`` makes when its target is there already."""
+    path = tree.rocblas(name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("x")
+    with pytest.raises(BundleError, match="belongs to no rule of rocBLAS"):
+        bundle(build, tree, tmp_path / "out", context)
+
+
+def test_a_library_opened_by_name_has_to_be_there(build, tree, tmp_path, context):
+    for path in tree.lib.glob("libamd_comgr*"):
+        path.unlink()
+    with pytest.raises(BundleError, match=r"libamd_comgr\.so\.3, needed by libamdhip64\.so\.6"):
+        bundle(build, tree, tmp_path / "out", context)
+
+
+def test_more_archs_and_no_thinning(build, tree, tmp_path, context):
+    staged, _ = bundle(build, tree, tmp_path / "out", context, keep_archs=("gfx90a",))
+    made = files(staged.root)
+    assert "lib/rocblas/library/Kernels.so-000-gfx90a-xnack-.hsaco" in made
+    (change,) = [change for change in staged.changes if change.thinned]
+    assert change.thinned.zeroed == ("gfx1030",)
+    staged, _ = bundle(build, tree, tmp_path / "out", context, thin=False)
+    assert not [change for change in staged.changes if change.thinned]
+
+
+def test_build_info_lists_what_was_thinned(build, tree, tmp_path, context):
+    staged, _ = bundle(build, tree, tmp_path / "out", context)
+    document = json.loads((staged.root / "BUILD_INFO.json").read_text())
+    (entry,) = [entry for entry in document["files"] if entry["path"] == "bin/libggml-hip.so"]
+    assert entry["changes"]["thinned"]["kept"] == ["gfx1100"]
+    assert entry["changes"]["thinned"]["zeroed"] == ["gfx90a", "gfx1030"]
+    assert entry["changes"]["thinned"]["sha256_after"] == entry["sha256"]
+    assert document["runtime"]["device_files"]["librocblas.so.4.0.1"].startswith("lib/rocblas/library/")
+    assert str(tmp_path) not in json.dumps(document)
+
+
+def test_split_device_code_comes_along(build, tree, tmp_path, context):
+    """A library of TheRock without its ``.kpack`` has no device code at all."""
+    split = kpack_section(
+        tree.lib / "libsplit.so.1", "../.kpack/blas_lib_@GFXARCH@.kpack", needs=tree.lib / "libamdhip64.so.6"
+    )
+    plugin(build / "bin/libggml-hip.so", tree, split)
+    with pytest.raises(BundleError, match=r"none of its archives for gfx1100 is there: \.\./\.kpack/blas_lib_"):
+        bundle(build, tree, tmp_path / "out", context)
+    (tree.root / ".kpack").mkdir()
+    for arch in ("gfx1030", "gfx1100"):
+        (tree.root / f".kpack/blas_lib_{arch}.kpack").write_text(arch)
+    staged, _ = bundle(build, tree, tmp_path / "out", context)
+    assert {name for name in files(staged.root) if "kpack" in name} == {".kpack/blas_lib_gfx1100.kpack"}
+    (staged.root / ".kpack/blas_lib_gfx1100.kpack").unlink()
+    with pytest.raises(BundleError, match="was split from its device code"):
+        check_device_files(staged.root, ARCH)
+
+
+def test_drivers_never_enter(build, tree, tmp_path, context):
+    driver = compile_c(tree.lib / "libcuda.so.1", "int cu(void) { return 1; }", "-shared", "-Wl,-soname,libcuda.so.1")
+    plugin(build / "bin/libggml-hip.so", tree, driver)
+    staged, _ = bundle(build, tree, tmp_path / "out", context)
+    assert not [name for name in files(staged.root) if "libcuda" in name]
+
+
+def test_left_to_the_host(build, tree, tmp_path, context):
+    staged, _ = bundle(build, tree, tmp_path / "out", context, runtime="system")
+    made = files(staged.root)
+    assert "bin/libggml-hip.so" in made
+    assert not [name for name in made if "rocblas" in name or "amdhip" in name or "comgr" in name]
+
+
+def test_parts_are_the_whole(build, tree, tmp_path, context):
+    staged, plan = bundle(build, tree, tmp_path / "out", context, name="llama-x-hip-gfx1100")
+    artifacts = pack_bundle(staged, plan, tmp_path / "dist", context=context, formats=("tar.zst",), split=True)
+    assert [artifact.path.name for artifact in artifacts] == [
+        "llama-x-hip-gfx1100-bin.tar.zst",
+        "llama-x-hip-gfx1100-rocm-runtime.tar.zst",
+    ]
+    roots = {open_archive(artifact.path, tmp_path / "u") for artifact in artifacts}
+    (root,) = roots
+    assert files(root) == files(staged.root)
+    alone = open_archive(artifacts[0].path, tmp_path / "v")
+    # What only the runtime needs travels with it.
+    assert not [name for name in files(alone) if "rocm_sysdeps" in name or "rocblas" in name]
+    assert "bin/llama-small" in files(alone)
+    assert "BUILD_INFO.json" in files(alone)
+
+
+@pytest.mark.parametrize("damage", ["bytes", "link", "missing", "extra", "mode"])
+def test_an_archive_that_is_not_what_was_staged(build, tree, tmp_path, context, damage):
+    staged, plan = bundle(build, tree, tmp_path / "out", context)
+    (artifact,) = pack_bundle(staged, plan, tmp_path / "dist", context=context, formats=("tar.gz",))
+    check_archive(artifact.path, staged)
+    target = staged.root / "lib/libtool.so"
+    if damage == "bytes":
+        data = bytearray(target.read_bytes())
+        data[-1] ^= 1
+        target.write_bytes(data)
+    elif damage == "link":
+        (staged.root / "lib/librocblas.so.4").unlink()
+        (staged.root / "lib/librocblas.so.4").symlink_to("elsewhere")
+    elif damage == "missing":
+        (staged.root / "lib/new.so").write_text("x")
+    elif damage == "extra":
+        target.unlink()
+    else:
+        target.chmod(0o644)
+    with pytest.raises(BundleError, match="does not hold what was staged"):
+        check_archive(artifact.path, staged)
+
+
+def test_archives_of_a_build_folder_are_the_same_bit_for_bit(build, tree, tmp_path, context):
+    sums = []
+    for turn in ("one", "two"):
+        staged, plan = bundle(build, tree, tmp_path / turn, context, name="x")
+        sums.append([a.sha256 for a in pack_bundle(staged, plan, tmp_path / f"d{turn}", context=context)])
+    assert sums[0] == sums[1]
+
+
+def test_what_a_user_may_get_wrong(build, tree, tmp_path, context):
+    with pytest.raises(UsageError, match="bundled for one arch"):
+        bundle(build, tree, tmp_path / "out", context, arch="")
+    with pytest.raises(BundleError, match="holds no ROCm"):
+        bundle_folder(build, tmp_path / "out", arch=ARCH, rocm=tmp_path, context=context)
+    with pytest.raises(UsageError, match=r"holds no program of llama\.cpp"):
+        bundle_folder(tmp_path, tmp_path / "out", arch=ARCH, rocm=tree.root, context=context)
