@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.commands.base import add_json, add_offline, add_recipe, add_verb, emit, emit_json
+from llamabuild.commands.make import add_build_options, build_options
 
 if TYPE_CHECKING:
     import argparse
@@ -61,10 +62,7 @@ def _register_release(verbs: Subparsers) -> None:
         "--with-container", action="store_true", help="add a container's build context for each flavour"
     )
     parser.add_argument("--with-wheel", action="store_true", help="add a Python wheel for each flavour")
-    parser.add_argument(
-        "--cuda-toolkit", metavar="SPEC", help="system, wheels:VERSION or a folder, for flavours with CUDA"
-    )
-    parser.add_argument("--jobs", "-j", metavar="N", type=int, help="compile N files at once")
+    add_build_options(parser)
     add_offline(parser)
     add_json(parser)
 
@@ -82,8 +80,7 @@ def _release(args: argparse.Namespace, context: Context) -> int:
             baseline=args.with_baseline,
             container=args.with_container,
             wheel=args.with_wheel,
-            cuda_toolkit=args.cuda_toolkit,
-            jobs=args.jobs,
+            options=build_options(args),
         ),
         context,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from llamabuild.core.context import Context
     from llamabuild.recipe.model import Recipe
     from llamabuild.release.facts import BuildFacts
+    from llamabuild.release.flavours import Flavour
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,7 @@ class Wanted:
     baseline: bool = False
     container: bool = False
     wheel: bool = False
-    cuda_toolkit: str | None = None
-    jobs: int | None = None
+    options: BuildOptions = field(default_factory=BuildOptions)
 
 
 def run_release(wanted: Wanted, context: Context) -> tuple[Artifact, ...]:
@@ -72,7 +72,7 @@ def run_release(wanted: Wanted, context: Context) -> tuple[Artifact, ...]:
             hint=f"Name each with --flavour TARGET:ARCH, or a file; it has {', '.join(sorted(recipe.targets))}.",
         )
     with _scratch(context) as scratch:
-        requests = list(_requests(wanted, recipe, targets, context=context, scratch=scratch))
+        requests = list(_requests(wanted, recipe, flavours, context=context, scratch=scratch))
         for request in requests if len(requests) > 1 else ():
             # The last flavour's missing tool is told now, not after the others were built.
             open_job(request, context)
@@ -97,7 +97,7 @@ def _scratch(context: Context) -> Iterator[Path]:
 
 
 def _requests(
-    wanted: Wanted, recipe: Recipe, targets: Sequence[tuple[str, str]], *, context: Context, scratch: Path
+    wanted: Wanted, recipe: Recipe, flavours: Sequence[Flavour], *, context: Context, scratch: Path
 ) -> Iterator[Request]:
     recipes = [wanted.recipe]
     if wanted.baseline:
@@ -107,11 +107,11 @@ def _requests(
         write_text(path, recipe_text(baseline))
         recipes.append(str(path))
     for name in recipes:
-        for target, arch in targets:
-            options = BuildOptions(jobs=wanted.jobs)
-            if "cuda" in recipe.targets[target].backends:
-                options = BuildOptions(jobs=wanted.jobs, cuda_toolkit=wanted.cuda_toolkit)
-            yield Request(recipe=name, target=target, arch=arch or None, options=options)
+        for flavour in flavours:
+            spec, arch = target_of(recipe, flavour)
+            toolkit = (flavour.toolkit or wanted.options.cuda_toolkit) if "cuda" in spec.backends else None
+            options = replace(wanted.options, cuda_toolkit=toolkit)
+            yield Request(recipe=name, target=flavour.target, arch=arch or None, options=options)
 
 
 def _part(request: Request, folder: Path, *, wanted: Wanted, context: Context, since: Sequence[BuildFacts]) -> Part:
