@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scikit_build_core.cmake import CMake, CMaker
 from scikit_build_core.errors import CMakeNotFoundError
 
-from llamabuild.build.cachefile import read_cache, stale_reason, stamp_of, write_stamp
+from llamabuild.build.cachefile import stale_reason, stamp_of, write_stamp
 from llamabuild.build.hold import holding
 from llamabuild.build.host import Host
 from llamabuild.build.jobs import default_jobs
@@ -20,6 +20,7 @@ from llamabuild.build.launchers import launcher_entries, launcher_env, needs_net
 from llamabuild.build.model import BuildTree, BuiltFile
 from llamabuild.build.network import downloads_found, namespace_prefix
 from llamabuild.build.ninja import STATUS, NinjaReader, cmake_errors
+from llamabuild.build.options import refuse_unused
 from llamabuild.core.errors import BuildError, ToolError
 from llamabuild.core.files import remove_tree
 from llamabuild.core.process import run
@@ -38,19 +39,7 @@ if TYPE_CHECKING:
 _PASSED = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "USER", "LOGNAME")
 """What the build sees of the caller's environment: no CFLAGS, no CMAKE_*, nothing that would change the result."""
 
-_READ_UNDECLARED = frozenset({"LLAMA_BUILD_NUMBER", "LLAMA_BUILD_COMMIT", "GGML_BUILD_COMMIT"})
-"""Read by llama.cpp's lists although never declared, so that they stay UNINITIALIZED in the cache."""
-
-_TODAY = {
-    **dict.fromkeys(("GGML_CUBLAS", "LLAMA_CUBLAS", "LLAMA_CUDA"), "GGML_CUDA"),
-    **dict.fromkeys(("GGML_HIPBLAS", "LLAMA_HIPBLAS"), "GGML_HIP"),
-    "LLAMA_VULKAN": "GGML_VULKAN",
-    "LLAMA_NATIVE": "GGML_NATIVE",
-    "LLAMA_CURL": "LLAMA_OPENSSL",
-}
-"""Names of older trees that field notes still use, and today's, where the nearest by letters is another option."""
 _KINDS = {"EXECUTABLE": "executable", "SHARED_LIBRARY": "shared", "MODULE_LIBRARY": "module"}
-_UNUSED = re.compile(r"Manually-specified variables were not used by the project:\n\n((?: +\S+\n)+)")
 
 
 def build_folder(source: Path, target: Target) -> Path:
@@ -230,34 +219,18 @@ def _configure(
             log=driver.log,
             details=cmake_errors(done.tail),
         )
-    _refuse_unused(driver, target, done, context)
-    reply = load_reply_dir(stateless_query(driver.build_dir)).reply
-    if reply.codemodel_v2 is None or not reply.codemodel_v2.configurations:
-        raise BuildError("CMake left no file-API reply about its targets.", hint="CMake 3.15 or later is needed.")
-    return reply.codemodel_v2.configurations[0]
-
-
-def _refuse_unused(driver: _Driver, target: Target, done: Completed, context: Context) -> None:
-    """Refuse a -D that the tree did not consume: that is how a misspelt option silently gives a CPU-only build."""
-    cache = read_cache(driver.build_dir / "CMakeCache.txt")
-    warned = {name for block in _UNUSED.findall(f"{done.text}\n") for name in block.split()}
-    for name, value in target.entries:
-        entry = cache.get(name)
-        undeclared = entry is not None and entry.type == "UNINITIALIZED" and not name.startswith("CMAKE_")
-        if name not in warned and (not undeclared or name in _READ_UNDECLARED):
-            continue
-        if name not in target.asked and (value in {"", "OFF"} or name in _READ_UNDECLARED):
-            # Our own wish to have something off, or stamped, on a tree that does not have it.
-            context.console.detail(f"{name} is unknown to this tree")
-            continue
-        known = [other.name for other in cache.values() if other.type not in {"UNINITIALIZED", "INTERNAL", "STATIC"}]
-        today = [_TODAY[name]] if _TODAY.get(name) in known else []
-        near = today or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    refuse_unused(driver.build_dir, target, done, context.console, log=driver.log)
+    try:
+        model = load_reply_dir(stateless_query(driver.build_dir)).reply.codemodel_v2
+    except (ExceptionGroup, IndexError, OSError):
+        model = None
+    if model is None or not model.configurations:
         raise BuildError(
-            f"The tree does not know the option {name}={value} of target {target.name}: it would have no effect.",
-            hint=f"The nearest that it knows is {near[0]}." if near else "Look for its present name in CMakeLists.txt.",
+            f"CMake left no reply about its targets in {driver.build_dir}.",
+            hint="Remove the folder and start again; the file API needs CMake 3.15 or later.",
             log=driver.log,
         )
+    return model.configurations[0]
 
 
 def _refuse_downloads(folder: Path, log: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from llamabuild.build.cmake import configure_and_build
+from llamabuild.build.cmake import build_folder, configure, configure_and_build
 from llamabuild.build.host import Host
 from llamabuild.build.targets import machine_of, make_target
 from llamabuild.build.toolchain import preflight
@@ -120,6 +120,12 @@ class Small:
         written = TargetSpec.model_validate({"backends": ("cpu",), **spec})
         target = make_target("cpu", written, LOCK, arch="", machine=machine_of(host))
         return target, preflight(target, host=host, context=here, options=options)
+
+    def configure(self, source: Path, made: tuple[Target, Toolchain] | None = None) -> Path:
+        """Configure alone; returns the build folder."""
+        target, toolchain = made or self.prepare()
+        configure(self.patched, source, target, toolchain, self.context)
+        return build_folder(source, target)
 
     def build(self, source: Path, made: tuple[Target, Toolchain] | None = None) -> BuildTree:
         """Configure and build."""

@@ -127,14 +127,13 @@ def test_a_program_that_the_tree_lacks_is_refused_with_the_nearest(small: Any) -
 
 def test_another_compiler_gives_a_fresh_folder_and_one_line(small: Any, tmp_path: Path) -> None:
     source = small.source()
-    tree = small.build(source)
-    marker = tree.folder / "left-from-before"
+    marker = small.configure(source) / "left-from-before"
     marker.touch()
-    small.build(source)
+    small.configure(source)
     assert marker.exists()
     other = tmp_path / "other-c++"
     other.symlink_to(shutil.which("c++") or "c++")
-    small.build(source, small.prepare(env={"CXX": str(other)}))
+    small.configure(source, small.prepare(env={"CXX": str(other)}))
     assert not marker.exists()
     assert small.said.count("fresh build folder") == 1
     assert "another C++ compiler" in small.said
@@ -146,15 +145,15 @@ def test_a_folder_configured_by_hand_for_another_generator_is_not_reused(small: 
     program = shutil.which("make") or shutil.which("true")
     argv = [toolchain.tool("cmake").path, "-G", "Unix Makefiles", f"-DCMAKE_MAKE_PROGRAM={program}"]
     subprocess.run([*argv, "-S", source, "-B", build_folder(source, target)], check=True, capture_output=True)
-    small.build(source, (target, toolchain))
+    small.configure(source, (target, toolchain))
     assert "another generator (Unix Makefiles, now Ninja)" in small.said
 
 
 def test_flags_of_the_environment_do_not_reach_the_compiler(small: Any) -> None:
     flags = {"CXXFLAGS": "-march=native", "CFLAGS": "-march=native"}
     here = replace(small, context=replace(small.context, env={**small.context.env, **flags}))
-    tree = here.build(here.source())
-    assert "-march=native" not in (tree.folder / "compile_commands.json").read_text()
+    folder = here.configure(here.source())
+    assert "-march=native" not in (folder / "compile_commands.json").read_text()
     assert "CFLAGS, CXXFLAGS of the environment not used" in here.said
 
 
@@ -220,8 +219,7 @@ def test_the_build_has_no_network(small: Any, httpserver: HTTPServer) -> None:
 
 def test_without_a_namespace_a_tree_that_downloads_is_refused(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "namespace_prefix", lambda host: ())
-    assert small.build(small.source("plain")).network == "options checked"
-    source = small.source("downloading")
+    source = small.source()
     far = "include(ExternalProject)\nExternalProject_Add(far URL http://127.0.0.1:9/far.tar.gz)\n"
     append(source / "CMakeLists.txt", far)
     with pytest.raises(BuildError, match=r"would download.*download-far\.cmake"):
