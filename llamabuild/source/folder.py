@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from llamabuild.core.errors import SourceError
+from llamabuild.core.errors import PatchError, SourceError
+from llamabuild.source.treepatch import EXECUTABLE, FILE, LINK, Entry, check_path, write_edits, write_tree
 
 if TYPE_CHECKING:
     import pygit2
@@ -17,48 +18,38 @@ class TreeWriter:
 
     def __init__(self, repository: pygit2.Repository) -> None:
         self._repository = repository
-        self._root: dict[str, Any] = {}
+        self._files: dict[bytes, Entry | None] = {}
 
     @property
     def empty(self) -> bool:
         """Whether nothing was added."""
-        return not self._root
+        return not self._files
 
     def add(self, name: str, data: bytes, *, executable: bool = False, link: bool = False) -> None:
-        """Add a file (or a symbolic link with its target as data) at a path relative to the tree."""
-        mode = 0o120000 if link else 0o100755 if executable else 0o100644
-        parts = PurePosixPath(name).parts
-        if parts == (".git",):
+        """Add a file (or a symbolic link with its target as data) at a path relative to the tree.
+
+        Raises SourceError for a path that a tree cannot hold.
+        """
+        path = os.fsencode(name)
+        if path == b".git":
             # What a submodule leaves at its top: a link to the outer repository, no part of the tree.
             return
-        if not parts or ".." in parts or parts[0] == "/" or any(part.lower() == ".git" for part in parts):
-            raise SourceError(f"{name!r} is not a path that a tree can hold.")
-        folder = self._root
-        for part in parts[:-1]:
-            folder = folder.setdefault(part, {})
-            if not isinstance(folder, dict):
-                raise SourceError(f"{name!r} is below a file.")
-        folder[parts[-1]] = (self._blob(data), mode)
+        try:
+            check_path(path, "the folder")
+        except PatchError as exc:
+            raise SourceError(f"{name!r} is not a path that a tree can hold.") from exc
+        self._files[path] = Entry(self._blob(data), LINK if link else EXECUTABLE if executable else FILE)
 
-    def _blob(self, data: bytes) -> pygit2.Oid:
+    def _blob(self, data: bytes) -> str:
         import pygit2
 
         # Most files of one upstream release are in another: looking costs a fifth of what writing again does.
         known = pygit2.hash(data)
-        return known if known in self._repository.odb else self._repository.create_blob(data)
+        return str(known if known in self._repository.odb else self._repository.create_blob(data))
 
     def write(self) -> str:
         """Write the tree; returns its id."""
-        return str(self._write(self._root))
-
-    def _write(self, folder: dict[str, Any]) -> Any:
-        builder = self._repository.TreeBuilder()
-        for name, entry in folder.items():
-            if isinstance(entry, dict):
-                builder.insert(name, self._write(entry), 0o040000)
-            else:
-                builder.insert(name, *entry)
-        return builder.write()
+        return write_edits(self._repository, write_tree(self._repository, {}), self._files)
 
 
 def tree_of_folder(repository: pygit2.Repository, folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import shutil
 import tarfile
 import tempfile
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from llamabuild.recipe.model import MirrorSpec
 
 _NPM_SECONDS = 900.0
+_BLOCK = 1 << 20
+_SHA1 = 20
+_ANEW = "The package is fetched anew next time."
 
 
 def tree_from_npm(repository: pygit2.Repository, spec: MirrorSpec, context: Context) -> str:
@@ -28,18 +32,24 @@ def tree_from_npm(repository: pygit2.Repository, spec: MirrorSpec, context: Cont
     """
     archive = _packed(spec, context)
     try:
-        with tarfile.open(archive) as package:
-            bundle = package.extractfile(spec.member)
-            if bundle is None:
-                raise SourceError(f"{spec.member} in {spec.package}@{spec.version} is not a file.")
-            with bundle:
-                return _unbundle(repository, bundle, where=f"{spec.member} of {spec.package}@{spec.version}")
-    except (KeyError, tarfile.TarError, EOFError, OSError) as exc:
+        with tarfile.open(archive) as package, _member(package, spec) as bundle:
+            return _unbundle(repository, bundle, where=f"{spec.member} of {spec.package}@{spec.version}")
+    except SourceError:
+        archive.unlink(missing_ok=True)
+        raise
+    except (KeyError, ValueError, tarfile.TarError, EOFError, OSError) as exc:
         archive.unlink(missing_ok=True)
         raise SourceError(
             f"npm package {spec.package}@{spec.version} has no readable {spec.member}: {exc}.",
             hint="Check the member in the recipe; the package is fetched anew next time.",
         ) from exc
+
+
+def _member(package: tarfile.TarFile, spec: MirrorSpec) -> IO[bytes]:
+    bundle = package.extractfile(spec.member)
+    if bundle is None:
+        raise SourceError(f"{spec.member} in {spec.package}@{spec.version} is not a file.")
+    return bundle
 
 
 def _packed(spec: MirrorSpec, context: Context) -> Path:
@@ -65,7 +75,7 @@ def _packed(spec: MirrorSpec, context: Context) -> Path:
         )
         archives = sorted(Path(scratch).glob("*.tgz"))
         if not done.ok or len(archives) != 1:
-            reason = next((line for line in done.tail if "npm" in line and "ERR" in line.upper()), "no archive came")
+            reason = next((line for line in done.tail if line.lower().startswith("npm err")), "no archive came")
             raise SourceError(
                 f"npm could not fetch {spec.package}@{spec.version}: {reason}.", log=context.home.logs / "npm.log"
             )
@@ -81,20 +91,11 @@ def _unbundle(repository: pygit2.Repository, bundle: IO[bytes], *, where: str) -
     import pygit2
     from dulwich.object_store import DiskObjectStore
 
-    if not bundle.readline().startswith(b"# v2 git bundle"):
-        raise SourceError(f"{where} is not a git bundle of version 2.")
-    heads: dict[str, str] = {}
-    while (line := bundle.readline().rstrip(b"\n")) != b"":
-        if line.startswith(b"-"):
-            raise SourceError(f"{where} needs commits that are not in it.", hint="A mirror's bundle has to be whole.")
-        commit, _, name = line.decode(errors="replace").partition(" ")
-        heads[name] = commit
-    if "HEAD" not in heads and len(heads) != 1:
-        raise SourceError(f"{where} lists no HEAD.")
+    heads = _heads(bundle, where=where)
     with contextlib.closing(DiskObjectStore(str(Path(repository.path) / "objects"))) as store:
         handle, commit_pack, abort = store.add_pack()
         try:
-            shutil.copyfileobj(bundle, handle)
+            _copy_pack(bundle, handle, where=where)
             commit_pack()
         except BaseException:
             abort()
@@ -102,3 +103,31 @@ def _unbundle(repository: pygit2.Repository, bundle: IO[bytes], *, where: str) -
     fresh = pygit2.Repository(repository.path)
     head = fresh[heads.get("HEAD") or next(iter(heads.values()))]
     return str(head.peel(pygit2.Tree).id)
+
+
+def _heads(bundle: IO[bytes], *, where: str) -> dict[str, str]:
+    """The refs that a bundle lists, by name; afterwards its pack is next."""
+    if not bundle.readline().startswith(b"# v2 git bundle"):
+        raise SourceError(f"{where} is not a git bundle of version 2.", hint=_ANEW)
+    heads: dict[str, str] = {}
+    while line := bundle.readline().rstrip(b"\n"):
+        if line.startswith(b"-"):
+            raise SourceError(f"{where} needs commits that are not in it.", hint="A mirror's bundle has to be whole.")
+        commit, _, name = line.decode(errors="replace").partition(" ")
+        heads[name] = commit
+    if "HEAD" not in heads and len(set(heads.values())) != 1:
+        raise SourceError(f"{where} lists no HEAD.", hint="A mirror's bundle has to say which of its commits is meant.")
+    return heads
+
+
+def _copy_pack(bundle: IO[bytes], target: IO[bytes], *, where: str) -> None:
+    """Copy a pack; refuse one that does not end in the SHA-1 of what it holds (``gitformat-pack``)."""
+    state = hashlib.sha1(usedforsecurity=False)
+    tail = b""
+    while block := bundle.read(_BLOCK):
+        target.write(block)
+        tail += block
+        state.update(tail[:-_SHA1])
+        tail = tail[-_SHA1:]
+    if state.digest() != tail:
+        raise SourceError(f"{where} is damaged: its pack's checksum is another.", hint=_ANEW)

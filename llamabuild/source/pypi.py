@@ -30,6 +30,7 @@ _SITECUSTOMIZE = '''\
 import os, sys, types
 
 _backend = os.environ.get("_PYPROJECT_HOOKS_BUILD_BACKEND") or os.environ.get("PEP517_BUILD_BACKEND")
+_place = os.environ.get("_PYPROJECT_HOOKS_BACKEND_PATH") or os.environ.get("PEP517_BACKEND_PATH")
 if _backend:
     _name, _version = os.environ["LLAMABUILD_SDIST"].split("==")
 
@@ -44,10 +45,12 @@ if _backend:
     for _end in range(1, len(_parts) + 1):
         _module = sys.modules[".".join(_parts[:_end])] = types.ModuleType(".".join(_parts[:_end]))
         _module.__path__ = []
-        _module.__file__ = __file__
+        # pip insists that a backend with a backend-path lies on it.
+        _module.__file__ = os.path.join((_place or __file__).split(os.pathsep)[0], "stand-in.py")
         _module.prepare_metadata_for_build_wheel = prepare_metadata_for_build_wheel
         _module.get_requires_for_build_wheel = lambda config_settings=None: []
-        setattr(_module, "__legacy__", _module)
+        for _part in _backend.partition(":")[2].split("."):
+            setattr(_module, _part or "_", _module)
         if _end > 1:
             setattr(sys.modules[".".join(_parts[: _end - 1])], _parts[_end - 1], _module)
 '''
@@ -109,13 +112,18 @@ def download_sdist(package: str, version: str, context: Context) -> Path:
         )
         archives = sorted((scratch / "out").glob("*.tar.gz"))
         if not done.ok or len(archives) != 1:
-            reason = next((line for line in reversed(done.tail) if line.startswith("ERROR")), "no source archive came")
             raise SourceError(
-                f"pip could not fetch the source archive of {package} {version}: {reason.removeprefix('ERROR: ')}.",
+                f"pip could not fetch the source archive of {package} {version}: {_reason(done.tail)}.",
                 log=context.home.logs / "pip.log",
             )
         archives[0].replace(kept)
     return kept
+
+
+def _reason(tail: tuple[str, ...]) -> str:
+    """What pip says that failed: its last error line, else its last line."""
+    errors = [line.partition(": ")[2] for line in tail if line.lower().startswith("error: ")]
+    return (errors or [line.strip() for line in tail if line.strip()] or ["no source archive came"])[-1].rstrip(".")
 
 
 def _pip(context: Context) -> list[str]:
