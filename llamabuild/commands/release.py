@@ -62,6 +62,7 @@ def _register_release(verbs: Subparsers) -> None:
         "--with-container", action="store_true", help="add a container's build context for each flavour"
     )
     parser.add_argument("--with-wheel", action="store_true", help="add a Python wheel for each flavour")
+    parser.add_argument("--smoke", action="store_true", help="serve a tiny model with each flavour, and tell")
     add_build_options(parser)
     add_offline(parser)
     add_json(parser)
@@ -80,6 +81,7 @@ def _release(args: argparse.Namespace, context: Context) -> int:
             baseline=args.with_baseline,
             container=args.with_container,
             wheel=args.with_wheel,
+            smoke=args.smoke,
             options=build_options(args),
         ),
         context,

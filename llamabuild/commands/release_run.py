@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from llamabuild.build.model import BuildOptions
 from llamabuild.core.errors import UsageError
 from llamabuild.core.files import remove_tree, write_text
-from llamabuild.pipeline import Request, build, make, open_job
+from llamabuild.pipeline import Job, Request, build, make, open_job
 from llamabuild.recipe.load import load_recipe, load_series
 from llamabuild.release.assemble import require_absent, write_release
 from llamabuild.release.baseline import baseline_recipe, recipe_text
@@ -46,6 +46,7 @@ class Wanted:
     baseline: bool = False
     container: bool = False
     wheel: bool = False
+    smoke: bool = False
     options: BuildOptions = field(default_factory=BuildOptions)
 
 
@@ -73,12 +74,14 @@ def run_release(wanted: Wanted, context: Context) -> tuple[Artifact, ...]:
         )
     with _scratch(context) as scratch:
         requests = list(_requests(wanted, recipe, flavours, context=context, scratch=scratch))
-        for request in requests if len(requests) > 1 else ():
-            # The last flavour's missing tool is told now, not after the others were built.
-            open_job(request, context)
+        # The last flavour's missing tool is told now, not after the others were built.
+        jobs = [open_job(request, context) for request in requests]
 
         def fill(folder: Path) -> Sequence[Part]:
-            parts = [_part(request, folder, wanted=wanted, context=context, since=since) for request in requests]
+            parts = [
+                _part(request, job, folder, wanted=wanted, context=context, since=since)
+                for request, job in zip(requests, jobs, strict=True)
+            ]
             for use in recipe.series:
                 export_series(use.name, folder / f"llama-{recipe.name}-patches-{use.name}.tar.gz", context)
             return parts
@@ -114,7 +117,9 @@ def _requests(
             yield Request(recipe=name, target=flavour.target, arch=arch or None, options=options)
 
 
-def _part(request: Request, folder: Path, *, wanted: Wanted, context: Context, since: Sequence[BuildFacts]) -> Part:
+def _part(
+    request: Request, job: Job, folder: Path, *, wanted: Wanted, context: Context, since: Sequence[BuildFacts]
+) -> Part:
     started = context.now()
     with _scratch(context) as out:
         made = make(request, out, context)
@@ -123,12 +128,13 @@ def _part(request: Request, folder: Path, *, wanted: Wanted, context: Context, s
             report = verify_path(
                 archives[0],
                 context=context,
-                recipe=load_recipe(request.recipe, context),
+                recipe=job.recipe,
                 target=request.target,
                 arch=request.arch,
             )
         steps = read_ninja_log(build(request, context).folder / ".ninja_log")
-        built = Built(archives=archives, report=report, started=started, steps=steps)
+        checksums = job.toolchain.checksums
+        built = Built(archives=archives, report=report, started=started, steps=steps, toolkit_files=checksums)
         since_name = wanted.since.resolve().name if wanted.since else ""
-        extras = Extras(container=wanted.container, wheel=wanted.wheel)
+        extras = Extras(container=wanted.container, wheel=wanted.wheel, smoke=wanted.smoke)
         return write_part(built, folder, context=context, extras=extras, since=since, since_name=since_name)

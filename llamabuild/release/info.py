@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from llamabuild.elf.device_code import DeviceCode
+    from llamabuild.release.served import Served
     from llamabuild.verify.findings import Report
 
 OWN = frozenset({"llama.cpp", "common licences"})
@@ -28,14 +29,16 @@ def release_info(
     floors: Mapping[str, str],
     report: Report,
     host: Mapping[str, str],
-    smoke: str = "",
+    served: Served | None = None,
+    toolkit_files: Mapping[str, str] | None = None,
     packages: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Add the release's keys to a bundle's BUILD_INFO.
 
     ``device``: the device code of each file that carries some. ``floors``: the highest version of each symbol family
     (``GLIBC``, …) that any file needs. ``host``: ``os``, ``os_id`` and ``kernel`` of the
-    machine that built it. ``smoke``: what the smoke test said, empty where none was run. ``packages``: versions of the
+    machine that built it. ``served``: what running it showed, None where it was not run. ``toolkit_files``: what
+    a toolkit was put together from, with SHA-256. ``packages``: versions of the
     distribution's packages there, by name.
     """
     tools = inner.get("tools", {})
@@ -62,11 +65,14 @@ def release_info(
                 kind: sum(finding.severity == kind for finding in report.findings)
                 for kind in ("error", "warning", "note")
             },
-            "tier_b_runtime": smoke or "not run",
-            "tier_b_note": "A model was served." if smoke else "Compiled and packaged; no model was served with it.",
+            "tier_b_runtime": served.result if served else "not run",
+            "tier_b_note": f"Served: {served.model}."
+            if served
+            else "Compiled and packaged; no model was served with it.",
         },
         "benchmark_status": "not run",
-        "target_model": None,
+        "target_model": served.model if served else None,
+        "toolkit_files": dict(toolkit_files or {}),
     }
     return {**{key: value for key, value in added.items() if key not in inner}, **inner}
 

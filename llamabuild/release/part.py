@@ -26,6 +26,7 @@ from llamabuild.release.licenses import host_facts, installed_packages
 from llamabuild.release.page.page import PageInput, make_page
 from llamabuild.release.provenance import builder_of, installed_wheels, make_statement
 from llamabuild.release.sbom import make_sbom
+from llamabuild.release.served import serve_tiny
 from llamabuild.release.statement import digests_of, read_statement
 from llamabuild.release.view import view_bundle
 from llamabuild.release.wheel import make_wheel
@@ -54,6 +55,8 @@ class Built:
     started: float
     """When the build began, seconds since the epoch."""
     steps: tuple[Step, ...] = ()
+    toolkit_files: tuple[tuple[str, str], ...] = ()
+    """Files that a toolkit was put together from, and their SHA-256."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class Extras:
     """A Containerfile."""
     wheel: bool = False
     """A Python wheel."""
+    smoke: bool = False
+    """The word of the smoke test, which is run for it."""
 
 
 def write_part(
@@ -114,11 +119,14 @@ def write_part(
             read_facts(inner, where=where)
             view = view_bundle(root, owners_of(inner))
             codes = [read_device_code(read_elf(path)) for path in elf_roots(root)]
+            served = serve_tiny(root, scratch, context, name=archives[0].path.name) if extras.smoke else None
             info = release_info(
                 inner,
                 device=[code for code in codes if code is not None],
                 floors=view.floors,
                 report=built.report,
+                served=served,
+                toolkit_files=dict(built.toolkit_files),
                 host=host_facts(Path("/"), kernel=platform.release()),
                 packages=installed_packages(Path("/")),
             )

@@ -29,7 +29,8 @@ BASELINE = "baseline-7fe450e"
 def real_release(real_make, tmp_path_factory) -> Path:
     """The release of the CPU target with everything; only the patched files are compiled again, for the baseline."""
     out = tmp_path_factory.mktemp("release") / "out"
-    words = ["release", "--recipe", RECIPE, "--flavour", "cpu", "--with-baseline", "--with-container", "--with-wheel"]
+    words = ["release", "--recipe", RECIPE, "--flavour", "cpu", "--smoke"]
+    words += ["--with-baseline", "--with-container", "--with-wheel"]
     done = subprocess.run(
         [sys.executable, "-m", "llamabuild", *words, "--out", out],
         env=real_make.env, capture_output=True, text=True, check=False,
@@ -64,6 +65,13 @@ def test_everything_is_there_and_holds(real_release, real_make):
         assert json.loads(done.stdout) == {**json.loads(done.stdout), "ok": True, "findings": []}
         sbom = (real_release / f"sbom-{name}.cdx.json").read_text()
         assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(sbom) is None
+
+
+def test_it_was_served_and_says_so(real_release):
+    info = json.loads((real_release / "BUILD_INFO-cpu.json").read_text())
+    assert info["validation"]["tier_b_runtime"].startswith("passed on the CPU")
+    assert info["target_model"] == "tiny random"
+    assert info["validation"]["tier_b_runtime"].partition(" (")[0] in (real_release / "RELEASE_NOTES.md").read_text()
 
 
 def test_the_archive_is_the_one_that_make_gives(real_release, real_make):
