@@ -1,0 +1,100 @@
+"""A real Debian tree with rocBLAS, hipBLASLt, a ten-arch HIP backend and llama.cpp, and a build made of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGES = ("llama.cpp-tools", "libggml0-backend-hip", "librocblas4", "libhipblaslt1", "libhipblas2")
+FREE_BYTES = 25 << 30
+
+
+@dataclass(frozen=True)
+class Debian:
+    """Unpacked packages of sid, everything they depend on included."""
+
+    root: Path
+
+    @property
+    def lib(self) -> Path:
+        return self.root / "usr/lib/x86_64-linux-gnu"
+
+    @property
+    def loader(self) -> Path:
+        return self.lib / "ld-linux-x86-64.so.2"
+
+
+@pytest.fixture(scope="session")
+def sid(tmp_path_factory: pytest.TempPathFactory) -> Debian:
+    """620 MB of packages, 6 GB unpacked; ``LLAMABUILD_TEST_ROCM`` names a folder that keeps them between runs."""
+    kept = os.environ.get("LLAMABUILD_TEST_ROCM")
+    folder = Path(kept) if kept else tmp_path_factory.mktemp("rocm")
+    if (folder / "sid/.complete").exists():
+        return Debian(folder / "sid")
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        pytest.skip("no apt-get here to fetch Debian's rocBLAS with")
+    folder.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(folder).free < FREE_BYTES:
+        pytest.skip(f"{folder} has not the 25 GB that unpacking and bundling a real ROCm takes")
+    for package in _download(folder):
+        subprocess.run(["dpkg", "-x", package, folder / "sid"], check=True)
+    (folder / "sid/.complete").touch()
+    return Debian(folder / "sid")
+
+
+def _download(folder: Path) -> list[Path]:
+    """The packages and all they need, as for an empty machine, without touching this one's lists."""
+    argv = ["apt-get", "indextargets", "--format", "$(REPO_URI)"]
+    targets = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    archive = next((line for line in targets.splitlines() if re.search(r"/debian/?$", line)), None)
+    keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+    machine = subprocess.run(
+        ["dpkg", "--print-architecture"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if archive is None or not keyring.exists() or machine != "amd64":
+        pytest.skip("this machine has no Debian archive for amd64 configured")
+    (folder / "sources.list").write_text(f"deb [signed-by={keyring}] {archive} sid main\n")
+    for name in ("lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    options = [
+        *("-o", f"Dir::Etc::sourcelist={folder}/sources.list", "-o", "Dir::Etc::sourceparts=-"),
+        *("-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"),
+        *("-o", "Dir::State::status=/dev/null", "-o", "Debug::NoLocking=true"),
+        *("-o", "APT::Sandbox::User=", "-o", "Acquire::Check-Valid-Until=false"),
+    ]
+    install = ["install", "-y", "--no-install-recommends", "--download-only", *PACKAGES]
+    for verb in (["update"], install):
+        done = subprocess.run(["apt-get", *options, *verb], capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"Debian's ROCm packages cannot be had: {done.stderr[-300:]}")
+    return sorted((folder / "cache/archives").glob("*.deb"))
+
+
+@pytest.fixture(scope="session")
+def hip_build(sid: Debian, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A build folder as CMake would have left it, out of Debian's llama.cpp: everything in ``bin``."""
+    folder = tmp_path_factory.mktemp("build")
+    out = folder / "bin"
+    out.mkdir()
+    sources = [
+        *(sid.root / "usr/bin").glob("llama-*"),
+        *(sid.lib / "llama").glob("libllama-*-impl.so"),
+        *sid.lib.glob("libllama*.so*"),
+        *sid.lib.glob("libggml*.so*"),
+        *sid.lib.glob("libmtmd.so*"),
+        sid.lib / "ggml/backends0/libggml-hip.so",
+        sid.lib / "ggml/backends0/libggml-cpu-x64.so",
+    ]
+    for source in sources:
+        target = out / source.name
+        if source.is_symlink():
+            target.symlink_to(source.readlink().name)
+        else:
+            subprocess.run(["cp", "--reflink=auto", source, target], check=True)
+    return folder
