@@ -141,7 +141,7 @@ def _measure(args: argparse.Namespace, plan: Plan, context: Context) -> tuple[st
 
     from llamabuild.commands.smoke import opened_bundle
     from llamabuild.runtime.measure import describe_measured, measure_rows
-    from llamabuild.runtime.placement import neighbours, rank_splits
+    from llamabuild.runtime.placement import HOST, neighbours, rank_splits
 
     serving = plan.serving
     words = ["-m", args.model, "-c", str(serving.context), "-np", str(serving.parallel), "-b", str(serving.batch)]
@@ -152,7 +152,7 @@ def _measure(args: argparse.Namespace, plan: Plan, context: Context) -> tuple[st
         words += ["-md", args.draft, "--spec-draft-n-max", str(serving.draft_tokens)]
         words += ["-ctkd", serving.draft_cache_k, "-ctvd", serving.draft_cache_v]
     names = [device.name for device in plan.devices]
-    if names != ["CPU"]:
+    if names != [HOST]:
         words += ["-dev", ",".join(names), "-ngl", "all"]
     with opened_bundle(args.measure, context) as bundle:
         found = measure_rows(

@@ -19,6 +19,14 @@ _INPUT_TENSORS = ("token_embd.", "per_layer_token_embd.", "position_embd.", "tok
 """Looked up by row and therefore kept on the CPU (``src/llama-arch.cpp``, LLM_TENSOR_LAYER_INPUT; the layer that
 ``src/llama-model.cpp`` never offloads)."""
 _RECURRENT = re.compile(r"^(ssm_|time_mix_|shortconv\.)")
+_SLIDING_PATTERN = {
+    "afmoe": 4, "cohere2": 4, "exaone-moe": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2,
+    "mellum": 4, "muse-glimmer": 4, "olmo2": 4, "plamo3": 8,
+}  # fmt: skip
+"""Where the header only declares a window, the architecture says which layers slide: all but every so-manieth
+(``load_swa_pattern`` in ``src/models/``)."""
+_FULL_FIRST_PATTERN = {"cohere2moe": 4, "laguna": 4, "smallthinker": 4}
+"""The same with the full layer at the front."""
 _ATTENTION_INTERVAL = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 
 
@@ -80,6 +88,8 @@ class Model:
     """Embeddings that are looked up by row: they stay on the CPU."""
     output_bytes: int
     """Everything else that does not repeat; a tied embedding counts here too, because the loader duplicates it."""
+    tied_bytes: int
+    """Of ``output_bytes``, the embedding that serves as output too: on the CPU it is not duplicated."""
     bytes: int
     """All tensors as the file has them."""
     version: int
@@ -173,6 +183,7 @@ def summarise(files: Sequence[GgufFile]) -> Model:
         layer_bytes=sum(tensor.size for tensor in tensors if _LAYER.match(tensor.name)),
         input_bytes=inputs,
         output_bytes=sum(tensor.size for tensor in fixed) - inputs + tied,
+        tied_bytes=tied,
         bytes=sum(tensor.size for tensor in tensors),
         version=first.version,
         big_endian=first.big_endian,
@@ -190,6 +201,7 @@ def _layers(keys: _Keys, tensors: Sequence[Tensor], count: int, heads: tuple[int
             parts[int(found[1])][found[2]] = tensor.size
     kv_heads = keys.per_layer("attention.head_count_kv", count, default=heads)
     sliding = keys.sliding(count)
+    shared = keys.integer("attention.shared_kv_layers")
     interval = keys.integer("full_attention_interval") or _ATTENTION_INTERVAL.get(keys.architecture, 0)
     layers = []
     for number, sizes in enumerate(parts):
@@ -206,7 +218,8 @@ def _layers(keys: _Keys, tensors: Sequence[Tensor], count: int, heads: tuple[int
                 bytes=sum(sizes.values()),
                 expert_bytes=sum(size for name, size in sizes.items() if "_exps." in name),
                 heads=heads[number],
-                kv_heads=kv_heads[number] if attends else 0,
+                # The last of these reuse the keys and values of earlier ones (gemma3n, gemma4).
+                kv_heads=kv_heads[number] if attends and number < count - shared else 0,
                 recurrent=recurrent,
                 sliding=sliding[number],
             )
@@ -278,9 +291,11 @@ class _Keys:
         if isinstance(pattern, Array):
             flags = tuple(bool(item) for item in pattern.values or ())
             return (flags + (False,) * count)[:count]
-        if isinstance(pattern, int) and pattern > 1:
-            return tuple((number + 1) % pattern != 0 for number in range(count))
-        return (False,) * count
+        first = _FULL_FIRST_PATTERN.get(self.architecture)
+        every = pattern if isinstance(pattern, int) else _SLIDING_PATTERN.get(self.architecture, 0) or first or 1
+        if every < 1:
+            return (True,) * count
+        return tuple((number % every != 0) if first else (number + 1) % every != 0 for number in range(count))
 
     def vocab(self, tensors: Sequence[Tensor]) -> int:
         tokens = self._file.keys.get("tokenizer.ggml.tokens")

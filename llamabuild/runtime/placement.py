@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from llamabuild.runtime.gguf_model import Layer, Model
 
+HOST = "CPU"
+"""The name of the device that is host memory itself."""
+
 _STEP = 256
 _MOST_CONTEXT = 1 << 30
 _ALL_SPLITS = 20_000
@@ -145,11 +148,12 @@ def place(plan: Plan, split: Sequence[int]) -> Row:
 
 def _load(plan: Plan, device: Device, layers: list[Layer], *, first: int, count: int, output: bool) -> DeviceLoad:
     model, serving, draft = plan.model, plan.serving, plan.draft if output else None
+    head = model.output_bytes - (model.tied_bytes if device.name == HOST else 0) if output else 0
     return DeviceLoad(
         device=device,
         first_layer=first,
         layers=count,
-        weights=sum(layer.bytes for layer in layers) + (model.output_bytes if output else 0),
+        weights=sum(layer.bytes for layer in layers) + head,
         kv=sum(kv_bytes(model, layer, serving) for layer in layers),
         state=sum(state_bytes(model, layer, serving) for layer in layers),
         compute=compute_bytes(model, serving, with_output=output) if count else 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -33,6 +34,10 @@ _TIED = (
     "os.execv(sys.argv[2],sys.argv[2:])"
 )
 """PR_SET_PDEATHSIG outlives exec: a server whose starter was killed outright dies with it."""
+
+_DEBUGGER = re.compile(
+    r"#\d+ |\[(?:New LWP|Thread debugging|Inferior) |Using host libthread|0x[0-9a-f]+ in |\d+\t|warning: .*\.debug"
+)
 
 _BIND_FAILED = "couldn't bind HTTP server socket"
 _BIND_ATTEMPTS = 3
@@ -111,7 +116,7 @@ class RunningServer:
             f"llama-server: {what}{ended}.",
             hint="Read the server's own lines above; the whole log is kept.",
             log=self.log,
-            details=tuple(self.lines()[-12:]),
+            details=telling_lines(self.lines(), 12),
         )
 
 
@@ -194,6 +199,11 @@ def read_lines(log: Path) -> list[str]:
         return []
 
 
+def telling_lines(lines: Sequence[str], count: int) -> tuple[str, ...]:
+    """The last lines that a person wants to see: without the debugger's that ggml calls when it aborts."""
+    return tuple([line for line in lines if line.strip() and not _DEBUGGER.match(line)][-count:])
+
+
 def describe_status(status: int) -> str:
     """``with status 1`` or ``by signal 6 (Aborted)``."""
     if status >= 0:
@@ -249,5 +259,5 @@ def _start_failure(child: subprocess.Popen[bytes], log: Path, what: str) -> Serv
         f"llama-server: {what}{ended}.",
         hint="Read the server's own lines above; the whole log is kept.",
         log=log,
-        details=tuple(read_lines(log)[-20:]),
+        details=telling_lines(read_lines(log), 20),
     )

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TinyKind = Literal["dense", "moe", "hybrid", "dflash2"]
+TinyKind = Literal["dense", "moe", "hybrid", "sliding", "dflash2"]
 
-_ARCHITECTURE = {"dense": "llama", "moe": "qwen3moe", "hybrid": "qwen35", "dflash2": "dflash"}
+_ARCHITECTURE = {"dense": "llama", "moe": "qwen3moe", "hybrid": "qwen35", "sliding": "gemma3", "dflash2": "dflash"}
 
 TINY_NAME = "tiny random"
 """How ``general.name`` of these models begins."""
@@ -73,7 +73,7 @@ class TinyShape:
     selector_rank: int = 16
     target_layers: tuple[int, ...] = (1, 2)
     window: int = 0
-    """Of a drafter: 0 is none."""
+    """The sliding window of a drafter (0 is none) or of a sliding model (0 is 512)."""
     quantisation: Literal["F32", "F16", "Q8_0", "Q4_0"] = "F32"
     """Of the matrices; norms and small vectors stay F32. The quantised types want widths divisible by 32."""
     chat_template: str = CHAT_TEMPLATE
@@ -89,7 +89,8 @@ def write_tiny_model(path: Path, *, kind: TinyKind = "dense", shape: TinyShape |
     """Write a random model of ``kind`` to ``path`` and return it; ``sizes`` are fields of `TinyShape`.
 
     The same shape gives the same bytes. ``hybrid`` is a qwen35 with gated delta net layers and an attention layer
-    every fourth, ``dflash2`` a drafter whose width and vocabulary must be its target's.
+    every fourth, ``sliding`` a gemma3 whose embedding is its output too (so that what it says is not steered to be
+    text), ``dflash2`` a drafter whose width and vocabulary must be its target's.
     """
     if shape is None:
         # A hybrid of fewer layers than its interval would have no attention layer at all.
@@ -152,6 +153,8 @@ def _write_header(writer: Any, shape: TinyShape) -> None:
         writer.add_uint32(f"{arch}.ssm.state_size", shape.state_size)
         writer.add_uint32(f"{arch}.ssm.time_step_rank", shape.state_heads)
         writer.add_uint32(f"{arch}.ssm.group_count", shape.state_heads // 2)
+    if shape.kind == "sliding":
+        writer.add_sliding_window(shape.window or 512)
     if shape.kind == "dflash2":
         writer.add_uint32(f"{arch}.block_size", shape.block_size)
         writer.add_uint32(f"{arch}.conv_kernel_size", shape.conv_kernel)
@@ -220,7 +223,8 @@ def _tensors(shape: TinyShape) -> Iterator[tuple[str, Any, Any]]:
     else:
         steered = np.full((shape.vocab, 1), -_STEER, dtype=np.float32)
         steered[0x20:0x7F] = _STEER
-        for name, first in (("token_embd.weight", np.float32(_STEER)), ("output.weight", steered)):
+        named: list[tuple[str, Any]] = [("token_embd.weight", np.float32(_STEER)), ("output.weight", steered)]
+        for name, first in named[:1] if shape.kind == "sliding" else named:
             rows = chance.standard_normal((shape.vocab, width), dtype=np.float32) * np.float32(width**-0.5)
             rows[:, :1] = first
             yield name, gguf.quants.quantize(rows, stored), stored
@@ -265,6 +269,9 @@ def _recurrent(shape: TinyShape, at: str, matrix: Any, vector: Any) -> Iterator[
 def _feed_forward(shape: TinyShape, at: str, matrix: Any, vector: Any) -> Iterator[tuple[str, Any, Any]]:
     width, inner = shape.width, shape.feed_forward
     yield vector(f"{at}{'post_attention_norm' if shape.kind == 'hybrid' else 'ffn_norm'}.weight", width)
+    if shape.kind == "sliding":
+        yield vector(f"{at}post_attention_norm.weight", width)
+        yield vector(f"{at}post_ffw_norm.weight", width)
     if shape.kind == "moe":
         yield vector(f"{at}ffn_gate_inp.weight", shape.experts, width, value=0.01)
         yield matrix(f"{at}ffn_gate_exps.weight", shape.experts, inner, width)

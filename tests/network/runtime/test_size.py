@@ -36,6 +36,8 @@ SHAPES: dict[str, dict[str, Any]] = {
                "state_size": 64, "state_heads": 8},
     "hybrid-narrow": {"layers": 4, "width": 256, "heads": 4, "kv_heads": 4, "head_size": 64, "feed_forward": 1024,
                       "state_size": 32, "state_heads": 16},
+    "sliding": {"layers": 7, "width": 256, "heads": 4, "kv_heads": 2, "head_size": 64, "feed_forward": 1024,
+                "window": 1024},
 }  # fmt: skip
 
 

@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +49,23 @@ def test_the_battery_is_green(
     assert found["drafts"]["state"] == ("passed" if kind == "dflash2" else "skipped")
     assert document["memory"]["loaded"]["process"] > 0
     assert document["findings"] == []
+
+
+def test_an_archive_is_unpacked_elsewhere_and_leaves_nothing(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "b.tar.gz"
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        for part in ("bin", "lib"):
+            if (bundle / part).is_dir():
+                tar.add(bundle / part, f"llama-b/{part}")
+    place = tmp_path / "unpacked"
+    place.mkdir()
+    monkeypatch.setenv("LLAMABUILD_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    assert main(["smoke", str(archive)]) == 0
+    assert "ok: 13 of 14 checks passed" in capsys.readouterr().out
+    assert list(place.iterdir()) == []
 
 
 def test_a_template_that_raises_on_one_level_is_found(bundle: Path, context: Context, tmp_path: Path) -> None:

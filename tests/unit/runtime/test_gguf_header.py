@@ -27,7 +27,7 @@ from llamabuild.runtime.tiny import TinyShape, write_tiny_model
 if TYPE_CHECKING:
     from pytest_httpserver import HTTPServer
 
-KINDS = ("dense", "moe", "hybrid", "dflash2")
+KINDS = ("dense", "moe", "hybrid", "sliding", "dflash2")
 
 
 @pytest.fixture(scope="session")
@@ -326,7 +326,7 @@ def test_a_tied_embedding_counts_on_both_sides(tmp_path: Path) -> None:
     writer.close()
     model = load_model(str(path))
     # llama.cpp: "the tensor is duplicated" (src/llama-model-loader.cpp) where there is no output.weight.
-    assert (model.input_bytes, model.output_bytes, model.bytes) == (320, 320, 320)
+    assert (model.input_bytes, model.output_bytes, model.tied_bytes, model.bytes) == (320, 320, 320, 320)
 
 
 def test_gguf_prints_what_matters_first(models: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
