@@ -7,6 +7,7 @@ version tables cost; symbols are read by their own function.
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import struct
 from dataclasses import dataclass
@@ -205,7 +206,12 @@ def opened(path: Path) -> Iterator[Any]:
             elf = ELFFile(handle)
             _check_tables(path, elf, size=size)
             yield elf
-        except (LlamabuildError, OSError, KeyboardInterrupt):
+        except OSError as exc:
+            if exc.errno != errno.EINVAL:
+                raise
+            # Damaged offsets: pyelftools seeks to places that no file has.
+            raise _damaged(path, "a table lies at an impossible place") from exc
+        except (LlamabuildError, KeyboardInterrupt):
             raise
         except Exception as exc:
             # Besides its own errors pyelftools lets through whatever bad numbers provoke (assertions, KeyError,
