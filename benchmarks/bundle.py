@@ -153,7 +153,7 @@ def edit_one(args: argparse.Namespace) -> dict[str, float]:
 
 
 class Clock:
-    """Seconds between laps, by name; and the processor's seconds, children's included, which a busy machine leaves be."""
+    """Seconds between laps, by name, and the processor's, children's included: those a busy machine leaves be."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
