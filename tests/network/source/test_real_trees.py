@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pygit2
 import pytest
 
+from llamabuild.core.context import Home
 from llamabuild.core.errors import LlamabuildError
 from llamabuild.recipe.load import load_recipe
 from llamabuild.recipe.model import MirrorSpec
 from llamabuild.source.apply import patched_source
 from llamabuild.source.check import check_series
+from llamabuild.source.npm import tree_from_npm
 from llamabuild.source.pypi import download_sdist, tree_from_pypi
 from llamabuild.source.resolve import resolve
 from llamabuild.source.worktree import check_out
@@ -183,3 +185,16 @@ def test_94_commits_end_as_with_git_and_take_no_longer(bench: Any, v050: tuple[P
         assert figures["trees_equal_cherry_pick"]
         assert figures["ratio_mails_to_am"] <= 1
         assert figures["ratio_commits_to_am"] <= 1
+
+
+def test_a_machine_without_npm_gets_one_by_pip(real_context: Context, tmp_path: Path) -> None:
+    """A fresh machine has Python and a compiler; npm comes as a wheel then."""
+    env = {**real_context.env, "PATH": str(tmp_path), "npm_config_cache": str(tmp_path / "cache")}
+    context = dataclasses.replace(real_context, env=env, home=Home(tmp_path / "home"))
+    spec = MirrorSpec(kind="npm", package="node-llama-cpp", version="3.22.1", member="package/llama/gitRelease.bundle")
+    store = pygit2.init_repository(str(tmp_path / "store.git"), bare=True)
+    try:
+        tree = tree_from_npm(store, spec, context)
+    except LlamabuildError as exc:
+        pytest.skip(f"npm cannot be had by pip here: {exc.message}")
+    assert tree == V050_TREE
