@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llamabuild.core.errors import UsageError
+from llamabuild.core.errors import LlamabuildError, UsageError
 from llamabuild.core.files import remove_tree
 from llamabuild.elf.read import version_key
 from llamabuild.verify.build_info import claimed_by, read_build_info
@@ -28,6 +28,7 @@ from llamabuild.verify.checks import (
 from llamabuild.verify.expect import choose_target, expected_of
 from llamabuild.verify.findings import Report
 from llamabuild.verify.patterns import Patterns
+from llamabuild.verify.policy import CHECK_FAILED
 from llamabuild.verify.scan import scan_tree
 from llamabuild.verify.subject import Expected, Subject
 from llamabuild.verify.unpack import unpack
@@ -141,14 +142,23 @@ def _verify_folder(
     series = None if recipe is None else [use.name for use in recipe.series]
     found = [
         *metadata.check(subject, from_recipe=promise if recipe else None, series=series),
-        *(finding for check in _PURE for finding in check.check(subject)),
+        *(finding for check in _PURE for finding in _guarded(check.__name__, check.check(subject))),
         *run_findings,
         *programs.judge_runs(subject, runs),
-        *features_of(subject, table, runs),
+        *_guarded("features", features_of(subject, table, runs)),
     ]
     order = {"error": 0, "warning": 1, "note": 2}
     found.sort(key=lambda finding: (order[finding.severity], finding.name, finding.file, finding.message))
     return Report(subject=str(root), findings=tuple(dict.fromkeys(found)), facts=facts_of(subject))
+
+
+def _guarded(name: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Pass a check's findings on; where it stops at an error, that is the last one."""
+    try:
+        yield from findings
+    except (LlamabuildError, OSError) as exc:
+        title = name.rpartition(".")[2].replace("_", " ")
+        yield CHECK_FAILED.at("", f"The check of {title} could not be finished.", evidence=str(exc))
 
 
 def features_of(subject: Subject, table: Mapping[str, Feature], runs: Sequence[Started]) -> Iterator[Finding]:

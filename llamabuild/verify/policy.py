@@ -19,7 +19,14 @@ UNUSED = Kind(
     "Remove the --allow.",
 )
 
-KINDS = (UNUSED,)
+CHECK_FAILED = Kind(
+    "verify.check-not-finished",
+    "error",
+    "A check stopped at something it could not read, so what it would have found after that is not known.",
+    "Look at the evidence; a damaged file has a finding of its own. Repair it and verify again.",
+)
+
+KINDS = (UNUSED, CHECK_FAILED)
 
 
 def apply_policy(report: Report, *, strict: bool, allow: Mapping[str, str]) -> Report:
