@@ -95,8 +95,8 @@ def test_quoted_paths_and_paths_with_blanks() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [b"../x", b"a/../../x", b"/etc/passwd", b".git/config", b"a/.GIT/hooks/x", b".git. /x", b"GIT~1/x", b"a\\..\\x", b"",
-     b"a//b", b"./a", ".g\u200cit/config".encode(), b".git::$INDEX_ALLOCATION/x"],
+    [b"../x", b"a/../../x", b"/etc/passwd", b".git/config", b"a/.GIT/hooks/x", b".git. /x", b"GIT~1/x", b"a\\..\\x",
+     b"", b"a//b", b"./a", ".g\u200cit/config".encode(), b".git::$INDEX_ALLOCATION/x"],
 )  # fmt: skip
 def test_paths_that_leave_the_tree_are_refused(path: bytes) -> None:
     with pytest.raises(PatchError, match="not a path inside the tree"):
