@@ -91,18 +91,20 @@ def check_options(options: BuildOptions) -> None:
 def launcher_env(options: BuildOptions, *, source: Path, context: Context) -> dict[str, str]:
     """Environment of the launcher, the farm's settings of the caller included.
 
-    ccache: paths relative to the folder that holds all source trees, and the working folder left out of the hash, so
-    that the same file in another tree is a hit. A prefix map would differ between the trees and spoil it.
+    ccache: paths relative within the home, which holds all source trees and toolkits, and the working folder left out
+    of the hash, so that the same file in another tree is a hit. A prefix map would differ between the trees and spoil
+    it. A shared cache knows compilers by their content: their times differ from machine to machine.
     """
     kept = (
         {name: value for name, value in context.env.items() if name.startswith(_FARM_SETTINGS)} if options.farm else {}
     )
     if options.launcher == "ccache":
-        common = context.home.src.resolve()
+        common = context.home.root.resolve()
         base = str(common if source.is_relative_to(common) else source.parent)
-        remote = {"CCACHE_REMOTE_STORAGE": options.remote_cache} if options.remote_cache else {}
-        folder = str(context.home.ccache)
-        return {**kept, "CCACHE_DIR": folder, "CCACHE_BASEDIR": base, "CCACHE_NOHASHDIR": "1", **remote}
+        own = {"CCACHE_DIR": str(context.home.ccache), "CCACHE_BASEDIR": base, "CCACHE_NOHASHDIR": "1"}
+        if options.remote_cache:
+            own |= {"CCACHE_REMOTE_STORAGE": options.remote_cache, "CCACHE_COMPILERCHECK": "content"}
+        return {**kept, **own}
     if options.launcher == "sccache":
         return {**kept, **_sccache_env(options.remote_cache, context)}
     return kept

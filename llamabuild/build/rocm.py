@@ -36,6 +36,7 @@ _CLANGS = (
     "usr/bin/clang++-[0-9]*",
     "bin/clang++-[0-9]*",
 )
+_PREFIXES = (".", "usr", "_rocm_sdk_devel", "_rocm_sdk_*")
 _VERSION_FILES = (".info/version", "_rocm_sdk_core/.info/version", "share/rocm/version", "usr/share/rocm/version")
 
 
@@ -54,6 +55,8 @@ class RocmTree:
     """TheRock's folder of split-off device code."""
     clang: Path | None
     """The HIP compiler; None in a tree of run-time libraries alone."""
+    prefix: Path | None
+    """The folder with ``include/hip`` and the CMake packages; None in a tree of run-time libraries alone."""
     version: str
     """Empty where the tree does not say it."""
 
@@ -79,6 +82,7 @@ def find_rocm(path: Path) -> RocmTree:
                 hipblaslt_library=_kernels(folders, "hipblaslt"),
                 kpack=_first(folder.parent / ".kpack" for folder in folders),
                 clang=_clang(root),
+                prefix=_prefix(root),
                 version=_version(root),
             )
     raise ToolError(
@@ -144,6 +148,11 @@ def _clang(root: Path) -> Path | None:
         if found:
             return found[0]
     return None
+
+
+def _prefix(root: Path) -> Path | None:
+    places = (place for pattern in _PREFIXES for place in sorted(root.glob(pattern)))
+    return next((place for place in places if (place / "include/hip/hip_runtime.h").is_file()), None)
 
 
 def _version(root: Path) -> str:

@@ -57,6 +57,7 @@ def test_therock_archive(tmp_path: Path) -> None:
     assert tree.layout == "therock"
     assert tree.library_folders == (root / "lib", root / "lib/rocm_sysdeps/lib", root / "lib/llvm/lib")
     assert tree.kpack == root / ".kpack"
+    assert tree.prefix is None
     assert tree.library("librocm_sysdeps_z.so.1") == root / "lib/rocm_sysdeps/lib/librocm_sysdeps_z.so.1"
 
 
@@ -66,6 +67,7 @@ def test_debian_with_its_versioned_depth(tmp_path: Path) -> None:
         "usr/lib/x86_64-linux-gnu/librocblas.so.4.4",
         "usr/lib/x86_64-linux-gnu/rocblas/4.4.1/library/TensileLibrary_lazy_gfx1100.dat",
         "usr/lib/x86_64-linux-gnu/hipblaslt/library/TensileLibrary_lazy_gfx1100.dat",
+        "usr/include/hip/hip_runtime.h",
         "usr/bin/clang++-9",
         "usr/bin/clang++-21",
     )
@@ -75,6 +77,7 @@ def test_debian_with_its_versioned_depth(tmp_path: Path) -> None:
     assert tree.rocblas_library == multiarch / "rocblas/4.4.1/library"
     assert tree.hipblaslt_library == multiarch / "hipblaslt/library"
     assert tree.clang == root / "usr/bin/clang++-21"
+    assert tree.prefix == root / "usr"
     for given in (root / "usr", multiarch):
         assert find_rocm(given).library("librocblas.so.4.4") == multiarch / "librocblas.so.4.4"
         assert find_rocm(given).layout == "debian"
@@ -86,6 +89,7 @@ def test_python_wheels(tmp_path: Path) -> None:
         "_rocm_sdk_core/lib/libamdhip64.so.7",
         "_rocm_sdk_core/lib/rocm_sysdeps/lib/librocm_sysdeps_elf.so.1",
         "_rocm_sdk_core/lib/llvm/bin/clang++",
+        "_rocm_sdk_devel/include/hip/hip_runtime.h",
         "_rocm_sdk_libraries_gfx120X_all/lib/librocblas.so.5",
         "_rocm_sdk_libraries_gfx120X_all/lib/rocblas/library/TensileLibrary_lazy_gfx1201.dat",
     )
@@ -97,6 +101,7 @@ def test_python_wheels(tmp_path: Path) -> None:
         assert tree.library("libamdhip64.so.7") == root / "_rocm_sdk_core/lib/libamdhip64.so.7"
         assert tree.library("librocm_sysdeps_elf.so.1") is not None
         assert tree.clang == root / "_rocm_sdk_core/lib/llvm/bin/clang++"
+        assert tree.prefix == root / "_rocm_sdk_devel"
 
 
 def test_a_folder_without_rocm_is_refused(tmp_path: Path) -> None:
