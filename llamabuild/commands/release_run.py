@@ -19,7 +19,7 @@ from llamabuild.release.collect import collect_parts
 from llamabuild.release.flavours import read_flavours
 from llamabuild.release.matrix import target_of
 from llamabuild.release.ninja import read_ninja_log
-from llamabuild.release.part import Built, Extras, Part, archives_in, read_release, write_part
+from llamabuild.release.part import Built, Extras, Part, archives_in, is_split, open_together, read_release, write_part
 from llamabuild.source.export import export_series
 from llamabuild.verify.check import verify_path
 
@@ -124,14 +124,12 @@ def _part(
     with _scratch(context) as out:
         made = make(request, out, context)
         archives = archives_in(out, made.name)
-        with context.console.step(f"verify {archives[0].name}"):
-            report = verify_path(
-                archives[0],
-                context=context,
-                recipe=job.recipe,
-                target=request.target,
-                arch=request.arch,
-            )
+        whole = archives[0]
+        if is_split(archives):
+            (out / "whole").mkdir()
+            whole = open_together(archives, out / "whole")
+        with context.console.step(f"verify {made.name}"):
+            report = verify_path(whole, context=context, recipe=job.recipe, target=request.target, arch=request.arch)
         steps = read_ninja_log(build(request, context).folder / ".ninja_log")
         checksums = job.toolchain.checksums
         built = Built(archives=archives, report=report, started=started, steps=steps, toolkit_files=checksums)

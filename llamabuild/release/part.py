@@ -49,7 +49,7 @@ class Built:
     """What a build of one flavour hands over."""
 
     archives: tuple[Path, ...]
-    """Finished and verified, all of one bundle; the whole one first, then parts that were split off."""
+    """Finished and verified, all of one bundle: the whole one first, or the part with the programs."""
     report: Report
     """What verification found in the whole one."""
     started: float
@@ -110,10 +110,7 @@ def write_part(
     scratch = Path(tempfile.mkdtemp(prefix="release-", dir=_scratch(context)))
     try:
         with context.console.step(f"describe {archives[0].path.name}"):
-            ending = next(form for form in _FORMATS if archives[0].path.name.endswith(form))
-            for archive in reversed(archives):
-                if archive.path.name.endswith(ending):
-                    root = open_archive(archive.path, scratch)
+            root = open_together([archive.path for archive in archives], scratch)
             where = f"BUILD_INFO.json in {archives[0].path.name}"
             inner = _read_inner(root / "BUILD_INFO.json", where)
             read_facts(inner, where=where)
@@ -214,7 +211,7 @@ def read_release(folder: Path) -> tuple[BuildFacts, ...]:
 
 
 def archives_in(folder: Path, name: str) -> tuple[Path, ...]:
-    """A bundle's archives in the folder that ``make`` filled: whole ones first, zstd before gzip, then split parts."""
+    """A bundle's archives in the folder that ``make`` filled: whole ones, or those with the programs, first."""
     found = [path for path in folder.iterdir() if path.name.startswith(name) and path.name.endswith(_FORMATS)]
 
     def order(path: Path) -> tuple[bool, int, str]:
@@ -222,6 +219,23 @@ def archives_in(folder: Path, name: str) -> tuple[Path, ...]:
         return path.name != name + _FORMATS[ending], ending, path.name
 
     return tuple(sorted(found, key=order))
+
+
+def is_split(archives: Sequence[Path]) -> bool:
+    """Whether it takes more than one archive to have the bundle."""
+    return len(_once(archives)) > 1
+
+
+def open_together(archives: Sequence[Path], folder: Path) -> Path:
+    """Unpack a bundle's archives in one place, as its user does, and return the bundle's root."""
+    root, *_ = [open_archive(path, folder) for path in _once(archives)]
+    return root
+
+
+def _once(archives: Sequence[Path]) -> list[Path]:
+    """The archives in the first one's format: together they are the bundle, once."""
+    ending = next(form for form in _FORMATS if archives[0].name.endswith(form))
+    return [path for path in archives if path.name.endswith(ending)]
 
 
 def _read_inner(path: Path, where: str) -> dict[str, Any]:

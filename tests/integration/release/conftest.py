@@ -14,12 +14,13 @@ import pytest
 from llamabuild.build.model import BuildTree, BuiltFile, Target, Tool
 from llamabuild.bundle.archive import make_archives
 from llamabuild.bundle.manifest import write_build_info
+from llamabuild.bundle.model import StagedBundle
 from llamabuild.bundle.plan import plan_bundle
 from llamabuild.bundle.stage import stage
 from llamabuild.core.console import Console
 from llamabuild.core.context import Context, Home
 from llamabuild.release.assemble import write_release
-from llamabuild.release.part import Built, write_part
+from llamabuild.release.part import Built, archives_in, write_part
 from llamabuild.source.lock import Lock, LockedPatch, PatchedSource, PatchOutcome
 from llamabuild.verify.findings import Finding, Report
 
@@ -93,6 +94,25 @@ class Maker:
         write_build_info(staged, build=tree, plan=plan, patched=_patched(recipe, patched=patched, number=number))
         make_archives(staged, place / "archives", context=self.context)
         return self._listed(place / "archives", recipe)
+
+    def split(self) -> tuple[Path, ...]:
+        """The small bundle in two parts, as a vendor's runtime is split off."""
+        place = self.folder / "small-11146"
+        root = next((place / "staged").glob("llama-*"))
+        staged = StagedBundle(name=root.name, root=root, date=DATE)
+        paths = [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_symlink() or path.is_file()]
+        parts = {
+            "bin": [path for path in paths if "libgomp" not in path],
+            "runtime": [path for path in paths if "libgomp" in path],
+        }
+        made = [
+            artifact.path
+            for part, members in parts.items()
+            for artifact in make_archives(
+                staged, place / "split", context=self.context, name=f"{root.name}-{part}", members=members
+            )
+        ]
+        return archives_in(place / "split", made[0].name.partition("-bin.")[0])
 
     def _listed(self, folder: Path, recipe: str) -> tuple[Path, ...]:
         return tuple(folder / f"llama-{recipe}-cpu.{form}" for form in ("tar.zst", "tar.gz"))

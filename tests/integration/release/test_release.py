@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+from dataclasses import replace
 
 import pytest
 from cyclonedx.schema import SchemaVersion
@@ -381,6 +382,25 @@ def test_a_statement_that_leaves_its_folder_is_refused(release):
 
 
 # Putting a release together.
+
+
+def test_split_archives_are_one_flavour(maker):
+    archives = maker.split()
+    assert [path.name for path in archives] == [
+        "llama-small-cpu-bin.tar.zst",
+        "llama-small-cpu-runtime.tar.zst",
+        "llama-small-cpu-bin.tar.gz",
+        "llama-small-cpu-runtime.tar.gz",
+    ]
+    release = maker.release("split", replace(maker.built(), archives=archives))
+    assert _check(release).findings == ()
+    info = _json(release / "BUILD_INFO-cpu.json")
+    assert any("libgomp" in file["path"] for file in info["files"])
+    with tarfile.open(release / "llama-small-cpu-bin.tar.gz") as tar:
+        assert not any("libgomp" in name for name in tar.getnames())
+    (release / "llama-small-cpu-runtime.tar.zst").unlink()
+    (found,) = _check(release).findings
+    assert (found.name, found.file) == ("provenance.not-here", "llama-small-cpu-runtime.tar.zst")
 
 
 def test_parts_of_other_runs_are_taken_over(maker, release, context):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from llamabuild.cli import build_parser
+from llamabuild.recipe.load import load_recipe
 
 ROOT = Path(__file__).parents[3]
 WORKFLOWS = sorted(path for path in (ROOT / "ci").glob("*.yml") if path.name != "gitlab-ci.yml")
@@ -111,3 +112,11 @@ def test_only_publishing_may_write():
     writing = [job.split(":")[0] for job in jobs if ": write" in job]
     assert writing == ["publish"]
     assert "cache" not in "".join(line for line in jobs[2].splitlines() if "uses:" in line)
+
+
+def test_the_nightly_recipe_is_one_that_resolve_can_pin(context, tmp_path):
+    text = (ROOT / "ci/nightly.toml.in").read_text()
+    assert text.count("@REF@") == 2
+    (tmp_path / "nightly.toml").write_text(text.replace("@REF@", "v0.5.0"))
+    recipe = load_recipe("nightly.toml", context)
+    assert (recipe.source.ref, recipe.source.commit, tuple(recipe.targets)) == ("v0.5.0", None, ("cpu",))
