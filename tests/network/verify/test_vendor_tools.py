@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import re
 import shutil
 import subprocess
@@ -10,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from llamabuild.elf import fatbin_hip
 from llamabuild.elf.device_code import read_device_code
 from llamabuild.elf.read import read_elf
 
@@ -60,18 +61,38 @@ def test_a_library_of_two_archs_is_read_in_every_compression_mode(mode, nvcc, cu
     assert dict(code.ptx) == listed(cuobjdump, library, "--list-ptx") == {"90a": 1}
 
 
-def test_a_plugin_of_three_gfx_archs_holds_the_machine_code_that_its_entries_name(hip_plugin, tmp_path):
-    """readelf knows the processor of each code object by its ELF flags."""
-    elf = read_elf(hip_plugin)
-    section = elf.section(".hip_fatbin")
-    code = read_device_code(elf)
-    assert dict(code.gfx) == {"gfx1100": 130, "gfx90a": 130, "gfx942": 130}
-    data = hip_plugin.read_bytes()
-    flags = {"gfx90a": 0x3F, "gfx942": 0x4C, "gfx1100": 0x41}  # EF_AMDGPU_MACH of LLVM's AMDGPU usage guide
-    place, seen = section.offset, Counter()
-    while (at := data.find(b"\x7fELF", place, section.offset + section.size)) >= 0:
-        seen[int.from_bytes(data[at + 48 : at + 52], "little") & 0xFF] += 1
-        place = at + 4
-    assert {arch: seen[flag] for arch, flag in flags.items()} == dict(code.gfx)
-    images = list(fatbin_hip.iter_images(data, offset=section.offset, size=section.size))
-    assert sum(image.size for image in images) < section.size
+MACHINES = {
+    "gfx803": 0x2A, "gfx900": 0x2C, "gfx906": 0x2F, "gfx908": 0x30, "gfx90a": 0x3F, "gfx942": 0x4C,
+    "gfx1010": 0x33, "gfx1030": 0x36, "gfx1100": 0x41, "gfx1101": 0x46, "gfx1102": 0x47,
+}  # fmt: skip
+"""EF_AMDGPU_MACH of LLVM's AMDGPU usage guide: the processor in the ELF flags of a code object itself."""
+
+
+def machines_in(library: Path) -> dict[str, int]:
+    """The code objects in ``.hip_fatbin`` by their own ELF headers, found by their magic number alone."""
+    section = read_elf(library).section(".hip_fatbin")
+    seen: Counter[int] = Counter()
+    with library.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        place = section.offset
+        while (at := data.find(b"\x7fELF\x02\x01\x01\x40", place, section.offset + section.size)) >= 0:
+            seen[int.from_bytes(data[at + 48 : at + 52], "little") & 0xFF] += 1
+            place = at + 4
+    return {arch: seen[flag] for arch, flag in MACHINES.items() if seen[flag]}
+
+
+def test_a_plugin_of_three_gfx_archs_holds_the_machine_code_that_its_entries_name(hip_plugin):
+    code = read_device_code(read_elf(hip_plugin))
+    assert dict(code.gfx) == machines_in(hip_plugin) == {"gfx1100": 130, "gfx90a": 130, "gfx942": 130}
+    assert code.emptied == ()
+
+
+@pytest.mark.parametrize(("name", "bundles"), [("ggml/backends0/libggml-hip.so", 140), ("librocblas.so.4.4", 66)])
+def test_debians_ten_arch_libraries_hold_what_their_entries_name(name, bundles):
+    kept = os.environ.get("LLAMABUILD_TEST_ROCM")
+    library = Path(kept or "/nowhere", "sid/usr/lib/x86_64-linux-gnu", name)
+    if not library.exists():
+        pytest.skip("LLAMABUILD_TEST_ROCM names no folder with Debian's ROCm packages (the bundle tests fill it)")
+    code = read_device_code(read_elf(library))
+    assert dict(code.gfx) == machines_in(library)
+    assert set(dict(code.gfx).values()) == {bundles}
+    assert len(code.gfx) == 10
