@@ -36,7 +36,7 @@ _CLANGS = (
     "usr/bin/clang++-[0-9]*",
     "bin/clang++-[0-9]*",
 )
-_PREFIXES = (".", "usr", "_rocm_sdk_devel", "_rocm_sdk_*")
+_PREFIXES = ("usr", "_rocm_sdk_devel", "_rocm_sdk_*")
 _VERSION_FILES = (".info/version", "_rocm_sdk_core/.info/version", "share/rocm/version", "usr/share/rocm/version")
 
 
@@ -151,7 +151,7 @@ def _clang(root: Path) -> Path | None:
 
 
 def _prefix(root: Path) -> Path | None:
-    places = (place for pattern in _PREFIXES for place in sorted(root.glob(pattern)))
+    places = (root, *(place for pattern in _PREFIXES for place in sorted(root.glob(pattern))))
     return next((place for place in places if (place / "include/hip/hip_runtime.h").is_file()), None)
 
 
