@@ -15,6 +15,7 @@ from llamabuild.core.errors import LlamabuildError
 
 _COMMAND_MODULES = (
     "make",
+    "bundle",
     "recipes",
     "series",
     "verify",

@@ -7,10 +7,9 @@ unchanged, and whose files still are as it left them, is skipped. Everything is 
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,10 +22,11 @@ from llamabuild.build.model import BuildOptions, BuildTree, Target, Toolchain
 from llamabuild.build.targets import resolve_target
 from llamabuild.build.toolchain import preflight
 from llamabuild.bundle.model import Artifact, BundlePlan, StagedBundle
-from llamabuild.core.errors import VerificationError
+from llamabuild.bundle.options import BundleOptions
 from llamabuild.core.files import key_of, locked, sha256_file
 from llamabuild.core.stages import StageStore
 from llamabuild.recipe.load import load_recipe
+from llamabuild.release.publish import publish, publish_folder, require_verified
 from llamabuild.source.apply import patched_source
 from llamabuild.source.lock import PatchedSource
 from llamabuild.source.resolve import resolve
@@ -35,6 +35,7 @@ from llamabuild.source.worktree import check_out
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from llamabuild.bundle.trees import Vendor
     from llamabuild.core.context import Context
     from llamabuild.recipe.model import Recipe
     from llamabuild.source.lock import Lock
@@ -51,6 +52,15 @@ class Request:
     target: str | None = None
     arch: str | None = None
     options: BuildOptions = field(default_factory=BuildOptions)
+    bundle: BundleOptions = field(default_factory=BundleOptions)
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """A staged bundle with the plan it was made by."""
+
+    staged: StagedBundle
+    plan: BundlePlan
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,7 @@ class Job:
     lock: Lock
     target: Target
     toolchain: Toolchain
+    bundle: BundleOptions
     source_key: str
     build_key: str
     bundle_key: str
@@ -108,9 +119,10 @@ def open_job(request: Request, context: Context) -> Job:
         lock=lock,
         target=target,
         toolchain=toolchain,
+        bundle=request.bundle,
         source_key=source_key,
         build_key=build_key,
-        bundle_key=key_of({"stage": "bundle", "build": build_key}),
+        bundle_key=key_of({"stage": "bundle", "build": build_key, "options": asdict(request.bundle)}),
     )
 
 
@@ -146,10 +158,10 @@ def bundle(request: Request, context: Context, *, to: Path | None = None) -> tup
     """The bundle stage and what it needs; ``to`` gets a copy of the verified folder under its name."""
     job = open_job(request, context)
     with _holding(job, context):
-        staged = _bundle(job, context)
-        report = _verify(staged.root, job, context)
+        staged = _bundle(job, context).staged
+        report = _judge(job, context, staged.root)
         if to is not None:
-            _publish_folder(staged, to)
+            publish_folder(staged, to)
     return staged, report
 
 
@@ -178,98 +190,51 @@ def _build(job: Job, context: Context) -> BuildTree:
     return _stage(job.build_key, BuildTree, context, work=work, files=lambda built: [file.path for file in built.files])
 
 
-def _bundle(job: Job, context: Context) -> StagedBundle:
-    from llamabuild.bundle.manifest import write_build_info
-    from llamabuild.bundle.plan import plan_bundle
-    from llamabuild.bundle.stage import stage
+def _bundle(job: Job, context: Context) -> Bundled:
+    from llamabuild.bundle.run import bundle_build
 
-    def work() -> StagedBundle:
-        patched, built = _source(job, context), _build(job, context)
-        plan: BundlePlan = plan_bundle(built, name=job.name, context=context)
-        for note in plan.notes:
-            context.console.note(note)
+    def work() -> Bundled:
+        built = _build(job, context)
         strip = job.toolchain.tool("strip")
-        staged = stage(
-            plan,
+        staged, plan = bundle_build(
+            built,
             context.home.root / "bundles",
+            name=job.name,
             date=job.lock.date,
             context=context,
             strip_tool=strip.path if strip else None,
+            patched=_source(job, context),
+            vendor=_vendor(job),
+            runtime=job.bundle.runtime_for(job.target.backends),
         )
-        write_build_info(staged, plan=plan, patched=patched, build=built)
-        return staged
+        return Bundled(staged=staged, plan=plan)
 
-    def files(staged: StagedBundle) -> list[Path]:
-        return [path for path in sorted(staged.root.rglob("*")) if path.is_file() and not path.is_symlink()]
+    def files(bundled: Bundled) -> list[Path]:
+        return [path for path in sorted(bundled.staged.root.rglob("*")) if path.is_file() and not path.is_symlink()]
 
-    return _stage(job.bundle_key, StagedBundle, context, work=work, files=files)
+    return _stage(job.bundle_key, Bundled, context, work=work, files=files)
+
+
+def _vendor(job: Job) -> Vendor | None:
+    """The ROCm tree the target was built with; None where the build's own libraries are to be followed."""
+    from llamabuild.bundle.trees import rocm_vendor
+
+    tree = job.toolchain.options.rocm or next(iter(job.toolchain.runtime_folders), None)
+    if "hip" not in job.target.backends or tree is None:
+        return None
+    return rocm_vendor(tree, arch=job.target.arch, keep=job.bundle.keep_archs, thin=job.bundle.thin)
 
 
 def _pack(job: Job, out: Path, context: Context) -> tuple[Artifact, ...]:
-    staged = _bundle(job, context)
-    _verify(staged.root, job, context)
-    with _holding_out(out, context):
-        return _publish(staged, job, out, context)
+    bundled = _bundle(job, context)
+    split = job.bundle.runtime_for(job.target.backends) == "split"
+    judge = partial(_judge, job, context)
+    judge(bundled.staged.root)
+    return publish(bundled.staged, bundled.plan, out, split=split, judge=judge, context=context)
 
 
-@contextmanager
-def _holding_out(out: Path, context: Context) -> Iterator[None]:
-    """Keep two runs that publish to one folder apart: its sums cover both."""
-    guard = context.home.locks / f"out-{key_of(str(out.resolve()))[:16]}.lock"
-    with locked(guard, on_wait=f"waiting for another run that publishes to {out}", say=context.console.note):
-        yield
-
-
-def _publish(staged: StagedBundle, job: Job, out: Path, context: Context) -> tuple[Artifact, ...]:
-    from llamabuild.bundle.archive import make_archives, write_sums
-
-    out.mkdir(parents=True, exist_ok=True)
-    # In the folder it ends up in, so that publishing is a rename; a killed run's leftovers are swept here.
-    for stale in out.glob(".llamabuild-*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    part = Path(tempfile.mkdtemp(prefix=".llamabuild-", dir=out))
-    try:
-        archives = make_archives(staged, part, context=context)
-        for archive in archives:
-            _verify(archive.path, job, context)
-        for name in ("BUILD_INFO.json", "BUILD_INFO.txt"):
-            shutil.copyfile(staged.root / name, part / name)
-        published = [path.replace(out / path.name) for path in sorted(part.iterdir())]
-        sums = write_sums(out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return tuple(
-        Artifact(path=path.absolute(), sha256=sha256_file(path), size=path.stat().st_size)
-        for path in (*published, sums.path)
-    )
-
-
-def _verify(path: Path, job: Job, context: Context) -> Report:
-    from llamabuild.verify.check import verify_path
-
-    with context.console.step(f"verify {path.name}"):
-        report = verify_path(path, context=context, recipe=job.recipe, target=job.target.name, arch=job.target.arch)
-    if not report.ok:
-        errors = [finding for finding in report.findings if finding.severity == "error"]
-        raise VerificationError(
-            f"{path.name} is not what recipe {job.recipe.name} asks for: verification found {len(errors)} error"
-            f"{'s' if len(errors) > 1 else ''}.",
-            hint=f"The findings in full: llamabuild verify {path} --recipe {job.recipe.name}. Nothing was published.",
-            details=tuple(f"{finding.name}: {finding.message}" for finding in errors),
-        )
-    for finding in report.findings:
-        context.console.detail(f"{finding.severity}: {finding.name}: {finding.message}")
-    return report
-
-
-def _publish_folder(staged: StagedBundle, to: Path) -> None:
-    from llamabuild.core.errors import UsageError
-    from llamabuild.core.files import atomic_folder
-
-    if to.exists():
-        raise UsageError(f"{to} exists already.", hint="Name a folder that does not exist yet.")
-    with atomic_folder(to) as part:
-        shutil.copytree(staged.root, part, symlinks=True, dirs_exist_ok=True)
+def _judge(job: Job, context: Context, path: Path) -> Report:
+    return require_verified(path, context=context, recipe=job.recipe, target=job.target.name, arch=job.target.arch)
 
 
 def _stage(key: str, kind: type[T], context: Context, *, work: Callable[[], T], files: Callable[[T], list[Path]]) -> T:

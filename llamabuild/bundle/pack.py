@@ -14,19 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from llamabuild.bundle.model import Artifact, BundlePlan, StagedBundle
-    from llamabuild.bundle.plan import Runtime
     from llamabuild.core.context import Context
 
 _BLOCK = 1 << 20
-
-
-def default_runtime(backends: Sequence[str]) -> Runtime:
-    """How a vendor's runtime is shipped where nobody says: CUDA's in an archive of its own, ROCm's in the bundle.
-
-    CUDA's three libraries dwarf the rest and change with the toolkit alone, so they are downloaded once. A ROCm
-    runtime is trimmed to one arch and to one build, and is of no use to another.
-    """
-    return "split" if "cuda" in backends else "bundled"
 
 
 def pack_bundle(

@@ -6,7 +6,7 @@ import itertools
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from llamabuild.bundle.licenses import PackageFiles
 from llamabuild.bundle.model import BundlePlan, Entry
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from llamabuild.build.model import BuildTree
+    from llamabuild.bundle.options import Runtime
     from llamabuild.core.context import Context
     from llamabuild.elf.read import ElfFile
 
 LLAMA = "llama.cpp"
-Runtime = Literal["bundled", "split", "system"]
 
 
 @dataclass

@@ -10,8 +10,8 @@ from llamabuild.bundle.archs import arch_order
 from llamabuild.bundle.foreign import foreign_build
 from llamabuild.bundle.kpack import simulate_kpack
 from llamabuild.bundle.manifest import write_build_info
-from llamabuild.bundle.pack import default_runtime
-from llamabuild.bundle.plan import Runtime, plan_bundle
+from llamabuild.bundle.options import BundleOptions
+from llamabuild.bundle.plan import plan_bundle
 from llamabuild.bundle.stage import stage
 from llamabuild.bundle.tensile import SearchResult, simulate_hipblaslt, simulate_rocblas
 from llamabuild.bundle.trees import cuda_vendor, rocm_vendor
@@ -20,6 +20,7 @@ from llamabuild.core.errors import BundleError, UsageError
 if TYPE_CHECKING:
     from llamabuild.build.model import BuildTree
     from llamabuild.bundle.model import BundlePlan, StagedBundle
+    from llamabuild.bundle.options import Runtime
     from llamabuild.bundle.trees import Vendor
     from llamabuild.core.context import Context
     from llamabuild.source.lock import PatchedSource
@@ -70,9 +71,7 @@ def bundle_folder(
     context: Context,
     rocm: Path | None = None,
     cuda: Path | None = None,
-    keep_archs: tuple[str, ...] = (),
-    thin: bool = True,
-    runtime: Runtime | None = None,
+    options: BundleOptions | None = None,
     name: str | None = None,
 ) -> tuple[StagedBundle, BundlePlan]:
     """Bundle a build folder that this tool did not make, into ``out/<name>``.
@@ -83,6 +82,7 @@ def bundle_folder(
 
     Raises UsageError for a folder without programs or a HIP build without an arch, BundleError for all else.
     """
+    options = options or BundleOptions()
     build = foreign_build(folder.absolute(), arch=arch)
     if "hip" in build.target.backends and not arch:
         raise UsageError(
@@ -91,7 +91,7 @@ def bundle_folder(
         )
     vendor = None
     if rocm is not None:
-        vendor = rocm_vendor(rocm.absolute(), arch=arch, keep=keep_archs, thin=thin)
+        vendor = rocm_vendor(rocm.absolute(), arch=arch, keep=options.keep_archs, thin=options.thin)
     elif cuda is not None:
         vendor = cuda_vendor(cuda.absolute())
     label = f"{build.target.name}-{arch}" if arch else build.target.name
@@ -103,7 +103,7 @@ def bundle_folder(
         context=context,
         strip_tool=_strip(context),
         vendor=vendor,
-        runtime=runtime or default_runtime(build.target.backends),
+        runtime=options.runtime_for(build.target.backends),
     )
 
 

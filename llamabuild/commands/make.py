@@ -1,4 +1,4 @@
-"""The verbs that run the pipeline: make, and its stages one by one: build, bundle, pack."""
+"""The verbs make and build, and the options of all verbs that run the pipeline."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from llamabuild.commands.base import add_json, add_offline, add_recipe, add_verb
 
 if TYPE_CHECKING:
     from llamabuild.build.model import BuildOptions
+    from llamabuild.bundle.options import BundleOptions
     from llamabuild.commands.base import Subparsers
     from llamabuild.core.context import Context
     from llamabuild.pipeline import Made, Request
 
 
 def register(verbs: Subparsers) -> None:
-    """Add make, build, bundle and pack."""
+    """Add make and build."""
     parser = add_verb(
         verbs,
         "make",
@@ -25,8 +26,8 @@ def register(verbs: Subparsers) -> None:
         summary="make a recipe's verified archives, from source to SHA256SUMS",
         example="llamabuild make --recipe dflash2-2026-09 --target cpu --out dist",
     )
-    _add_request(parser)
-    _add_out(parser)
+    add_request(parser)
+    add_out(parser)
     parser = add_verb(
         verbs,
         "build",
@@ -34,37 +35,22 @@ def register(verbs: Subparsers) -> None:
         summary="configure and compile a recipe's patched tree",
         example="llamabuild build --recipe dflash2-2026-09 --target cpu",
     )
-    _add_request(parser)
-    parser = add_verb(
-        verbs,
-        "bundle",
-        _bundle,
-        summary="stage a build as a relocatable folder and verify it",
-        example="llamabuild bundle --recipe dflash2-2026-09 --target cpu --to ./runtime",
-    )
-    _add_request(parser)
-    parser.add_argument("--to", metavar="DIR", type=Path, help="also copy the bundle to DIR, which must not exist yet")
-    parser = add_verb(
-        verbs,
-        "pack",
-        _pack,
-        summary="archive a bundle; the same as make, for those who go stage by stage",
-        example="llamabuild pack --recipe dflash2-2026-09 --target cpu --out dist",
-    )
-    _add_request(parser)
-    _add_out(parser)
+    add_request(parser)
 
 
-def _add_request(parser: argparse.ArgumentParser) -> None:
-    add_recipe(parser)
+def add_request(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """``--recipe``, ``--target``, ``--arch`` and the options of the build and of the bundle."""
+    add_recipe(parser, required=required)
     parser.add_argument("--target", metavar="T", help="a target of the recipe (default: the recipe's default-target)")
     parser.add_argument("--arch", metavar="A", help="one GPU arch in place of the target's, such as 86 or gfx1100")
     add_build_options(parser)
+    add_bundle_options(parser)
     add_offline(parser)
     add_json(parser)
 
 
-def _add_out(parser: argparse.ArgumentParser) -> None:
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """``--out``."""
     parser.add_argument(
         "--out", metavar="DIR", type=Path, default=Path("dist"), help="where archives go (default: dist)"
     )
@@ -108,26 +94,50 @@ def _count(text: str) -> int:
     return number
 
 
-def _request(args: argparse.Namespace) -> Request:
+def add_bundle_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say what of a vendor's runtime goes into the bundle."""
+    group = parser.add_argument_group("a vendor's runtime")
+    group.add_argument(
+        "--runtime",
+        choices=("bundled", "split", "system"),
+        help="in the bundle, in archives of its own, or left to the host (default: split for CUDA, bundled for ROCm)",
+    )
+    group.add_argument("--keep-archs", metavar="A,B", default="", help="keep device files of these archs too")
+    group.add_argument("--no-thin", action="store_true", help="leave other archs' device code in ROCm's libraries")
+
+
+def bundle_options(args: argparse.Namespace) -> BundleOptions:
+    """The options that ``add_bundle_options`` added."""
+    from llamabuild.bundle.options import BundleOptions
+
+    keep = tuple(arch.strip() for arch in args.keep_archs.split(",") if arch.strip())
+    return BundleOptions(runtime=args.runtime, keep_archs=keep, thin=not args.no_thin)
+
+
+def request_of(args: argparse.Namespace) -> Request:
+    """The request that ``add_request``'s options make."""
     from llamabuild.pipeline import Request
 
-    return Request(recipe=args.recipe, target=args.target, arch=args.arch, options=build_options(args))
+    return Request(
+        recipe=args.recipe,
+        target=args.target,
+        arch=args.arch,
+        options=build_options(args),
+        bundle=bundle_options(args),
+    )
 
 
 def _make(args: argparse.Namespace, context: Context) -> int:
     from llamabuild.pipeline import make
 
-    _tell(make(_request(args), args.out, context), args, context)
+    tell_made(make(request_of(args), args.out, context), args, context)
     return 0
-
-
-_pack = _make
 
 
 def _build(args: argparse.Namespace, context: Context) -> int:
     from llamabuild.pipeline import build
 
-    built = build(_request(args), context)
+    built = build(request_of(args), context)
     if args.json:
         files = [{"target": file.target, "kind": file.kind, "path": str(file.path)} for file in built.files]
         emit_json({"folder": str(built.folder), "source": str(built.source), "files": files, "log": str(built.log)})
@@ -136,19 +146,8 @@ def _build(args: argparse.Namespace, context: Context) -> int:
     return 0
 
 
-def _bundle(args: argparse.Namespace, context: Context) -> int:
-    from llamabuild.pipeline import bundle
-
-    staged, report = bundle(_request(args), context, to=args.to)
-    where = args.to or staged.root
-    if args.json:
-        emit_json({"name": staged.name, "folder": str(where), "verification": report.to_json()})
-    else:
-        emit(str(where))
-    return 0
-
-
-def _tell(made: Made, args: argparse.Namespace, context: Context) -> None:
+def tell_made(made: Made, args: argparse.Namespace, context: Context) -> None:
+    """Print what was published: a line a file, or one JSON document."""
     if made.unchanged:
         context.console.note("nothing changed: every file is there with the digest it was made with")
     if args.json:

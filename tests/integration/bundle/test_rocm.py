@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from llamabuild.bundle.options import BundleOptions
 from llamabuild.bundle.pack import check_archive, pack_bundle
 from llamabuild.bundle.run import bundle_folder, check_device_files
 from llamabuild.bundle.unpack import open_archive
@@ -52,8 +53,9 @@ def build(template, tmp_path) -> Path:
     return tmp_path / "build"
 
 
-def bundle(build, tree, out, context, **options):
-    return bundle_folder(build, out, arch=options.pop("arch", ARCH), rocm=tree.root, context=context, **options)
+def bundle(build, tree, out, context, arch=ARCH, name=None, **options):
+    chosen = BundleOptions(**options)
+    return bundle_folder(build, out, arch=arch, rocm=tree.root, context=context, options=chosen, name=name)
 
 
 def files(root: Path) -> set[str]:

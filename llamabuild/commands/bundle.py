@@ -1,0 +1,131 @@
+"""The verbs bundle and pack, for a recipe's build and for a build folder that somebody else made."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llamabuild.commands.base import add_verb, emit, emit_json
+from llamabuild.commands.make import add_out, add_request, bundle_options, request_of, tell_made
+from llamabuild.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from llamabuild.bundle.model import BundlePlan, StagedBundle
+    from llamabuild.commands.base import Subparsers
+    from llamabuild.core.context import Context
+    from llamabuild.verify.findings import Report
+
+
+def register(verbs: Subparsers) -> None:
+    """Add bundle and pack."""
+    parser = add_verb(
+        verbs,
+        "bundle",
+        _bundle,
+        summary="stage a build as a relocatable folder and verify it",
+        description="Stage a build as a relocatable folder and verify it: a recipe's, or any build folder.",
+        example="llamabuild bundle --build llama.cpp/build --rocm /opt/rocm --arch gfx1100 --to ./runtime",
+    )
+    _add_source(parser)
+    parser.add_argument("--to", metavar="DIR", type=Path, help="copy the bundle to DIR, which must not exist yet")
+    parser = add_verb(
+        verbs,
+        "pack",
+        _pack,
+        summary="make verified archives of a bundle",
+        description="Make verified archives of a recipe's bundle (as make does), or of any build folder's.",
+        example="llamabuild pack --build llama.cpp/build --rocm /opt/rocm --arch gfx1100 --out dist",
+    )
+    _add_source(parser)
+    add_out(parser)
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--build", metavar="DIR", type=Path, help="a build folder, in place of a recipe")
+    parser.add_argument("--cuda", metavar="DIR", type=Path, help="with --build: where CUDA's libraries are taken from")
+    parser.add_argument("--name", help="with --build: the bundle's name")
+    add_request(parser, required=False)
+
+
+def _check_source(args: argparse.Namespace) -> None:
+    hint = "Name a recipe, or a build folder that exists already."
+    if args.build is None and args.recipe is None:
+        raise UsageError("Neither --recipe nor --build is given.", hint=hint)
+    if args.build is not None and args.recipe is not None:
+        raise UsageError("Both --recipe and --build are given.", hint=hint)
+
+
+def _bundle(args: argparse.Namespace, context: Context) -> int:
+    _check_source(args)
+    if args.build is not None:
+        if args.to is None:
+            raise UsageError("--build without --to: nowhere to put the bundle.", hint="Name a new folder with --to.")
+        from llamabuild.release.publish import publish_folder, require_verified
+
+        with _foreign(args, context) as (staged, _):
+            report = require_verified(staged.root, context=context, arch=args.arch)
+            publish_folder(staged, args.to)
+    else:
+        from llamabuild.pipeline import bundle
+
+        staged, report = bundle(request_of(args), context, to=args.to)
+    where = args.to or staged.root
+    if args.json:
+        emit_json({"name": staged.name, "folder": str(where), "verification": report.to_json()})
+    else:
+        emit(str(where))
+    return 0
+
+
+def _pack(args: argparse.Namespace, context: Context) -> int:
+    _check_source(args)
+    from llamabuild.pipeline import Made, make
+
+    if args.build is None:
+        tell_made(make(request_of(args), args.out, context), args, context)
+        return 0
+    from llamabuild.release.publish import publish
+
+    judge = partial(_judge, args, context)
+    with _foreign(args, context) as (staged, plan):
+        judge(staged.root)
+        parts = {entry.part for entry in plan.entries}
+        split = args.runtime == "split" or (args.runtime is None and "cudart" in parts)
+        artifacts = publish(staged, plan, args.out, split=split, judge=judge, context=context)
+    tell_made(Made(name=staged.name, artifacts=artifacts, unchanged=False), args, context)
+    return 0
+
+
+def _judge(args: argparse.Namespace, context: Context, path: Path) -> Report:
+    from llamabuild.release.publish import require_verified
+
+    return require_verified(path, context=context, arch=args.arch)
+
+
+@contextmanager
+def _foreign(args: argparse.Namespace, context: Context) -> Iterator[tuple[StagedBundle, BundlePlan]]:
+    """Bundle somebody else's build folder in a scratch folder."""
+    from llamabuild.bundle.run import bundle_folder
+
+    context.home.root.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="bundle-", dir=context.home.root))
+    try:
+        yield bundle_folder(
+            context.cwd / args.build,
+            scratch,
+            arch=args.arch or "",
+            context=context,
+            rocm=args.rocm,
+            cuda=args.cuda,
+            options=bundle_options(args),
+            name=args.name,
+        )
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
