@@ -68,22 +68,35 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         help="system, wheels:13.0 (from NVIDIA's Python wheels, no root needed), or a folder",
     )
     group.add_argument("--rocm", metavar="DIR", type=Path, help="a ROCm tree, in any of the four layouts")
-    group.add_argument("--launcher", choices=("ccache", "sccache", "none"), default="ccache", help="the compile cache")
-    group.add_argument("--farm", choices=("distcc", "icecc"), help="who compiles what the cache does not hold")
+    group.add_argument("--vulkan-sdk", metavar="DIR", type=Path, help="a folder with glslc and the Vulkan headers")
+    group.add_argument(
+        "--launcher",
+        action="append",
+        choices=("ccache", "sccache", "none", "distcc", "icecc"),
+        help="the compile cache (default: ccache); distcc or icecc compiles what the cache does not hold",
+    )
     group.add_argument("--remote-cache", metavar="URL", help="share the compile cache: redis://, http://, s3://")
 
 
 def build_options(args: argparse.Namespace) -> BuildOptions:
-    """The options that ``add_build_options`` added."""
+    """The options that ``add_build_options`` added. Raises UsageError for two caches or two farms."""
     from llamabuild.build.model import BuildOptions
+    from llamabuild.core.errors import UsageError
 
+    given = dict.fromkeys(args.launcher or ())
+    farms = [name for name in given if name in {"distcc", "icecc"}]
+    caches = [name for name in given if name not in farms]
+    for names in (caches, farms):
+        if len(names) > 1:
+            raise UsageError(f"--launcher: {' and '.join(names)} exclude each other.", hint="Give one of them.")
     return BuildOptions(
         jobs=args.jobs,
-        launcher=args.launcher,
-        farm=args.farm,
+        launcher=caches[0] if caches else "ccache",
+        farm=farms[0] if farms else None,
         remote_cache=args.remote_cache,
         cuda_toolkit=args.cuda_toolkit,
         rocm=args.rocm,
+        vulkan_sdk=args.vulkan_sdk,
     )
 
 
