@@ -143,15 +143,17 @@ def check_tool_call(exam: Exam) -> str:
 
 
 def check_reasoning_efforts(exam: Exam) -> str:
-    """Every level of ``reasoning_effort`` is asked once; a template that raises is answered with 500."""
+    """Every level of ``reasoning_effort`` is asked once.
+
+    A template that raises on one of them is the model's doing and not the bundle's: it becomes a warning.
+    """
     for level in EFFORTS:
         answer = exam.post("/v1/chat/completions", _chat("Say hello.", 4) | {"reasoning_effort": level})
         exam.efforts[level] = "accepted" if answer.ok else f"{answer.status}: {_reason(answer)}"
     refused = [level for level, result in exam.efforts.items() if result != "accepted"]
-    if refused:
-        shown = "; ".join(f"{level} {exam.efforts[level]}" for level in refused)
-        raise CheckFailed(f"reasoning_effort is refused at {', '.join(refused)} ({shown})")
-    return f"{', '.join(EFFORTS)} accepted"
+    _demand(len(refused) < len(EFFORTS), f"reasoning_effort is refused at every level: {exam.efforts[EFFORTS[0]]}")
+    accepted = ", ".join(level for level in EFFORTS if level not in refused)
+    return f"{accepted} accepted" + (f"; {', '.join(refused)} REFUSED" if refused else "")
 
 
 def check_prefix_cache(exam: Exam) -> str:

@@ -12,6 +12,7 @@ PARALLEL = ("-np", "--parallel")
 MODEL = ("-m", "--model")
 DRAFT_MODEL = ("-md", "--model-draft", "--spec-draft-model")
 SPEC_TYPE = ("--spec-type",)
+THREADS = ("-t", "--threads")
 
 
 def value_of(words: Sequence[str], names: Sequence[str]) -> str | None:

@@ -24,7 +24,7 @@ from llamabuild.runtime.sizing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from llamabuild.runtime.gguf_model import Layer, Model
 
@@ -128,50 +128,84 @@ class Plan:
 
 def place(plan: Plan, split: Sequence[int]) -> Row:
     """What each device carries when it gets so many layers. Raises UsageError for a split of other layers."""
-    layers, places = plan.layers, len(plan.model.layers) + 1
+    places = len(plan.model.layers) + 1
     if len(split) != len(plan.devices) or sum(split) != places or min(split) < 0:
         raise UsageError(
             f"A split of {','.join(map(str, split))} does not share {places} layers among {len(plan.devices)} devices.",
             hint="The output layer counts as one.",
         )
-    loads = []
-    for device, end, count in zip(plan.devices, accumulate(split), split, strict=True):
-        mine = [layer for layer in layers if end - count <= layer.number < end]
-        output = count > 0 and end - count <= places - 1 < end
-        loads.append(_load(plan, device, mine, first=end - count, count=count, output=output))
-    return Row(
-        split=tuple(split),
-        loads=tuple(loads),
-        host=plan.model.input_bytes + output_bytes(plan.model, plan.serving, plan.draft),
-    )
+    return _place(plan, tuple(split), _costs(plan))
 
 
-def _load(plan: Plan, device: Device, layers: list[Layer], *, first: int, count: int, output: bool) -> DeviceLoad:
-    model, serving, draft = plan.model, plan.serving, plan.draft if output else None
-    head = model.output_bytes - (model.tied_bytes if device.name == HOST else 0) if output else 0
-    return DeviceLoad(
-        device=device,
-        first_layer=first,
-        layers=count,
-        weights=sum(layer.bytes for layer in layers) + head,
-        kv=sum(kv_bytes(model, layer, serving) for layer in layers),
-        state=sum(state_bytes(model, layer, serving) for layer in layers),
-        compute=compute_bytes(model, serving, with_output=output) if count else 0,
+@dataclass(frozen=True)
+class _Costs:
+    """What does not depend on the split. Of layers: running sums, so that a share is a difference."""
+
+    weights: tuple[int, ...]
+    kv: tuple[int, ...]
+    state: tuple[int, ...]
+    compute: int
+    compute_with_output: int
+    draft_weights: int
+    draft_kv: int
+    draft_compute: int
+    host: int
+
+
+def _costs(plan: Plan) -> _Costs:
+    model, serving, draft = plan.model, plan.serving, plan.draft
+    loaded = {layer.number for layer in plan.layers}
+
+    def running(cost: Callable[[Layer], int]) -> tuple[int, ...]:
+        return (0, *accumulate(cost(layer) if layer.number in loaded else 0 for layer in model.layers))
+
+    return _Costs(
+        weights=running(lambda layer: layer.bytes),
+        kv=running(lambda layer: kv_bytes(model, layer, serving)),
+        state=running(lambda layer: state_bytes(model, layer, serving)),
+        compute=compute_bytes(model, serving, with_output=False),
+        compute_with_output=compute_bytes(model, serving),
         draft_weights=sum(layer.bytes for layer in draft.main_layers) + draft.output_bytes if draft else 0,
         draft_kv=sum(draft_kv_bytes(draft, layer, serving) for layer in draft.main_layers) if draft else 0,
         draft_compute=compute_bytes(draft, serving) if draft else 0,
+        host=model.input_bytes + output_bytes(model, serving, draft),
     )
+
+
+def _place(plan: Plan, split: tuple[int, ...], costs: _Costs) -> Row:
+    model = plan.model
+    places, end = len(model.layers) + 1, 0
+    loads = []
+    for device, count in zip(plan.devices, split, strict=True):
+        first, end = end, end + count
+        low, high = min(first, places - 1), min(end, places - 1)
+        output = count > 0 and end == places
+        head = model.output_bytes - (model.tied_bytes if device.name == HOST else 0) if output else 0
+        loads.append(
+            DeviceLoad(
+                device=device,
+                first_layer=first,
+                layers=count,
+                weights=costs.weights[high] - costs.weights[low] + head,
+                kv=costs.kv[high] - costs.kv[low],
+                state=costs.state[high] - costs.state[low],
+                compute=(costs.compute_with_output if output else costs.compute) if count else 0,
+                draft_weights=costs.draft_weights if output else 0,
+                draft_kv=costs.draft_kv if output else 0,
+                draft_compute=costs.draft_compute if output else 0,
+            )
+        )
+    return Row(split=split, loads=tuple(loads), host=costs.host)
 
 
 def rank_splits(plan: Plan) -> tuple[Row, ...]:
     """Splits, the one with most room on its fullest device first."""
     places, count = len(plan.model.layers) + 1, len(plan.devices)
-    if count == 1:
-        return (place(plan, (places,)),)
+    costs = _costs(plan)
     if _ways(places, count) <= _ALL_SPLITS:
-        rows = [place(plan, split) for split in _splits(places, count)]
+        rows = [_place(plan, split, costs) for split in _splits(places, count)]
     else:
-        rows = _climb(plan, places)
+        rows = _climb(plan, places, costs)
     return tuple(sorted(rows, key=lambda row: (-row.margin, row.split)))
 
 
@@ -231,15 +265,15 @@ def _splits(places: int, count: int) -> Iterator[tuple[int, ...]]:
             yield (first, *rest)
 
 
-def _climb(plan: Plan, places: int) -> list[Row]:
+def _climb(plan: Plan, places: int, costs: _Costs) -> list[Row]:
     """Start in proportion to the capacities, and move single layers while the fullest device gains room."""
     total = sum(device.capacity for device in plan.devices)
     split = [places * device.capacity // total for device in plan.devices]
     split[0] += places - sum(split)
-    seen = {tuple(split): place(plan, split)}
+    seen = {tuple(split): _place(plan, tuple(split), costs)}
     best = seen[tuple(split)]
     while True:
-        near = [place(plan, moved) for moved in _moves(best.split) if moved not in seen]
+        near = [_place(plan, moved, costs) for moved in _moves(best.split) if moved not in seen]
         seen.update({row.split: row for row in near})
         better = max(near, key=lambda row: row.margin, default=best)
         if better.margin <= best.margin:

@@ -44,7 +44,8 @@ def describe_plan(plan: Plan) -> str:
         copies = format_bytes(3 * mask_bytes(plan.model, serving))
         lines.append(f"  pipeline parallelism, where the devices have it, may keep three more masks each: {copies}")
     context = largest_context(plan)
-    lines += ["", f"largest context that fits: {context or 'none'}"]
+    trained = f" (the model was trained for {plan.model.context})" if plan.model.context else ""
+    lines += ["", f"largest context that fits: {context or 'none'}{trained}"]
     lines += [f"  one GiB more on {name} buys {count:.0f} positions" for name, count in _bought(plan, best)]
     if not best.surely_fits and best.fits:
         lines.append("  the margin is smaller than the uncertainty of the compute buffers: measure (--measure)")

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from llamabuild.core.errors import LlamabuildError
 from llamabuild.runtime.battery import BATTERY, CheckFailed, CheckSkipped, Exam
 from llamabuild.runtime.devices import list_devices
-from llamabuild.runtime.flags import CONTEXT, DRAFT_MODEL, PARALLEL, SPEC_TYPE, has_flag, number_of
+from llamabuild.runtime.flags import CONTEXT, DRAFT_MODEL, PARALLEL, SPEC_TYPE, THREADS, has_flag, number_of
 from llamabuild.runtime.gguf_model import load_model
 from llamabuild.runtime.memory import MemorySample, sample_memory
 from llamabuild.runtime.server import ServerError, read_lines, serve, stop
 from llamabuild.runtime.signatures import recognise
 from llamabuild.runtime.tiny import TINY_NAME
+from llamabuild.verify.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from llamabuild.core.context import Context
     from llamabuild.runtime.gguf_model import Model
     from llamabuild.runtime.server import RunningServer
-    from llamabuild.verify.findings import Finding
 
 _TINY_CONTEXT = 2048
 _SLOTS = 2
@@ -61,7 +61,8 @@ class SmokeReport:
     @property
     def ok(self) -> bool:
         """Whether every check that arose passed and no failure was recognised."""
-        return bool(self.checks) and all(check.state != "failed" for check in self.checks) and not self.findings
+        sound = all(check.state != "failed" for check in self.checks)
+        return bool(self.checks) and sound and all(finding.severity != "error" for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``smoke --json``."""
@@ -122,7 +123,7 @@ def run_smoke(
             _examine(report, exam, context)
             report.efforts = exam.efforts
     said = [line for check in report.checks if check.name == "devices" for line in check.evidence]
-    report.findings = recognise([*said, *read_lines(log)])
+    report.findings = (*recognise([*said, *read_lines(log)]), *_refused_efforts(report.efforts))
     return report
 
 
@@ -135,8 +136,11 @@ def _complete_flags(flags: Sequence[str], draft: Path | None, *, tiny: bool) -> 
             words += ["--spec-type", "draft-dflash", "--spec-draft-n-max", str(max(1, drafter.block_size - 1))]
         elif not has_flag(words, SPEC_TYPE):
             words += ["--spec-type", "draft-simple"]
-    if not has_flag(words, CONTEXT) and tiny:
+    if tiny and not has_flag(words, CONTEXT):
         words += ["-c", str(_TINY_CONTEXT)]
+    if tiny and not has_flag(words, THREADS):
+        # Threads that wait for each other cost more than a tiny model, where others use the machine too.
+        words += ["-t", "1"]
     if not has_flag(words, PARALLEL):
         words += ["-np", str(_SLOTS)]
     return words + [flag for flag in ("--metrics",) if flag not in words]
@@ -158,6 +162,19 @@ def slot_context(words: Sequence[str], model: Model) -> int:
     if not has_flag(words, ("-kvu", "--kv-unified")):
         context = -(-(context // slots) // 256) * 256
     return min(context, model.context) if model.context else context
+
+
+def _refused_efforts(efforts: dict[str, str]) -> Iterator[Finding]:
+    for level, result in efforts.items():
+        if result != "accepted":
+            yield Finding(
+                name="runtime.reasoning-effort",
+                severity="warning",
+                file="",
+                message=f"The model's chat template refuses reasoning_effort {level}: such requests fail.",
+                evidence=result,
+                hint="Set another level with --reasoning-effort, or take a corrected --chat-template-file.",
+            )
 
 
 def _is_tiny(model: Model) -> bool:

@@ -28,7 +28,9 @@ def is_alive(pid: int) -> bool:
 def test_tiny_models_complete_on_the_real_server(
     bundle: Path, models: dict[str, Path], tmp_path: Path, kind: str
 ) -> None:
-    with serve(bundle, ["-m", str(models[kind]), "-c", "512"], env=os.environ, log=tmp_path / "log") as server:
+    with serve(
+        bundle, ["-m", str(models[kind]), "-c", "512", "-t", "1"], env=os.environ, log=tmp_path / "log"
+    ) as server:
         answer = server.post("/completion", {"prompt": "hello", "n_predict": 8, "ignore_eos": True})
         assert answer.ok
         assert answer.body["tokens_predicted"] == 8
@@ -37,7 +39,7 @@ def test_tiny_models_complete_on_the_real_server(
 
 def test_a_dflash2_drafter_drafts_for_the_hybrid(bundle: Path, models: dict[str, Path], tmp_path: Path) -> None:
     arguments = ["-m", models["hybrid"], "-md", models["dflash2"], "--spec-type", "draft-dflash"]
-    arguments += ["--spec-draft-n-max", "7", "-c", "1024", "-lv", "4"]
+    arguments += ["--spec-draft-n-max", "7", "-c", "1024", "-lv", "4", "-t", "1"]
     with serve(bundle, [str(word) for word in arguments], env=os.environ, log=tmp_path / "log") as server:
         request = {"prompt": "hello there", "n_predict": 24, "temperature": 0, "ignore_eos": True}
         timings = server.post("/completion", request).body["timings"]
