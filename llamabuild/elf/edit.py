@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,7 @@ def apply_edit(edit: ElfEdit, *, strip_tool: Path | None, env: Mapping[str, str]
     method: Literal["unchanged", "in-place", "rewritten"] = "unchanged"
     if writes is None:
         with _beside(edit.path) as part:
-            _rewrite(edit, part)
+            _rewrite(edit, part, env=env)
             _check(edit.path, _problems(before, part, edit=edit))
             _replace_bytes(edit.path, part)
         method = "rewritten"
@@ -164,19 +165,17 @@ def _strip(path: Path, part: Path, *, kind: str, tool: Path, env: Mapping[str, s
         )
 
 
-def _rewrite(edit: ElfEdit, part: Path) -> None:
-    """Write the file anew with LIEF: the only way when there is no room, at twice the file's size in memory."""
-    import lief
-
-    lief.logging.disable()
-    binary = lief.ELF.parse(str(edit.path))
-    if binary is None:
-        raise BundleError(f"{edit.path} could not be read by LIEF.", hint="Fetch or build the file again.")
-    tags = lief.ELF.DynamicEntry.TAG
-    for tag in (tags.RPATH, tags.RUNPATH):
-        while binary.has(tag):
-            binary.remove(tag)
+def _rewrite(edit: ElfEdit, part: Path, *, env: Mapping[str, str]) -> None:
+    """Write the file anew with LIEF, in a process of its own: the only way when there is no room."""
+    package = str(Path(__file__).resolve().parents[2])
+    search = os.pathsep.join(filter(None, [package, env.get("PYTHONPATH", "")]))
+    words: list[str | Path] = [sys.executable, "-m", "llamabuild.elf.rewrite", edit.path, part, edit.tag]
     if edit.rpath is not None:
-        entry = lief.ELF.DynamicEntryRpath if edit.tag == "rpath" else lief.ELF.DynamicEntryRunPath
-        binary.add(entry(edit.rpath))
-    binary.write(str(part))
+        words.append(edit.rpath)
+    result = process.run(words, env={**env, "PYTHONPATH": search, "LC_ALL": "C"})
+    if not result.ok:
+        raise BundleError(
+            f"LIEF could not write {edit.path} with another rpath (status {result.returncode}).",
+            hint="The file was left as it was; fetch or build it again, or bundle it without the edit.",
+            details=result.tail[-3:],
+        )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from llamabuild.core.errors import BundleError
+from llamabuild.core.errors import BundleError, LlamabuildError
 from llamabuild.elf import edit as edit_module
 from llamabuild.elf.edit import ElfEdit, apply_edit, apply_edits
 from llamabuild.elf.read import read_elf, read_symbols
@@ -148,7 +149,7 @@ def test_a_writer_that_damages_is_caught(gcc, monkeypatch):
     lib = gcc.shared("libx.so", '#include <stdio.h>\nint f(void) { return puts("x"); }', "-Wl,--spare-dynamic-tags=0")
     whole = lib.read_bytes()
 
-    def corrupt(edit: ElfEdit, part: Path) -> None:
+    def corrupt(edit: ElfEdit, part: Path, *, env: dict[str, str]) -> None:
         data = bytearray(whole)
         section = read_elf(lib).section(".gnu.version")
         data[section.offset + 2 : section.offset + 4] = b"\1\0"
@@ -158,6 +159,36 @@ def test_a_writer_that_damages_is_caught(gcc, monkeypatch):
     with pytest.raises(BundleError, match="would damage it"):
         edited(lib)
     assert lib.read_bytes() == whole
+    assert not list(lib.parent.glob(".libx.so.*.part"))
+
+
+def test_a_file_that_cannot_be_rewritten_is_told(gcc, monkeypatch):
+    """LIEF throws, or brings its process down: the caller goes on, and the file keeps its bytes."""
+    lib = gcc.shared("libx.so", "int f(void) { return 1; }", "-Wl,--spare-dynamic-tags=0")
+    whole = lib.read_bytes()
+    monkeypatch.setattr(edit_module.sys, "executable", "/bin/false")
+    with pytest.raises(BundleError, match="LIEF could not write"):
+        edited(lib)
+    assert lib.read_bytes() == whole
+
+
+def test_damaged_files_are_refused_whole(gcc):
+    """Whatever bytes are wrong, a file is edited, or refused in a sentence and left as it was."""
+    lib = gcc.shared("libx.so", '#include <stdio.h>\nint f(void) { return puts("x"); }', NEW, f"-Wl,-rpath,{LONG}")
+    whole = lib.read_bytes()
+    dice = random.Random(11)
+    refusals = 0
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(dice.randrange(1, 8)):
+            data[dice.randrange(16, 3000)] = dice.randrange(256)
+        lib.write_bytes(data)
+        try:
+            edited(lib)
+        except LlamabuildError:
+            refusals += 1
+            assert lib.read_bytes() == data
+    assert refusals > 20
     assert not list(lib.parent.glob(".libx.so.*.part"))
 
 
