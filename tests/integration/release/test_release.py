@@ -20,6 +20,7 @@ from llamabuild.core.errors import UsageError, VerificationError
 from llamabuild.release import assemble
 from llamabuild.release.assemble import write_release
 from llamabuild.release.crosscheck import verify_provenance
+from llamabuild.release.facts import read_facts
 from llamabuild.release.part import find_statements, read_release, take_part, write_part
 from llamabuild.release.schemas import schema_problems
 from llamabuild.verify.provenance_kinds import KINDS
@@ -105,6 +106,33 @@ def test_build_info_follows_the_schema_and_keeps_the_fields_names(release):
     assert {"tier_a_packaging", "tier_b_runtime", "tier_b_note"} <= info["validation"].keys()
     assert info["commits_ahead_of_upstream_base"] == 1
     assert info["version_floors"]["GLIBC"].startswith("2.")
+
+
+def test_a_bundle_of_a_foreign_build_is_described_but_not_released(release):
+    info = _json(release / "BUILD_INFO-cpu.json")
+    for key in [key for key in info if key.startswith("upstream") or key in {"recipe", "commit", "tree", "features"}]:
+        del info[key]
+    assert "'recipe' is a required property" in str(schema_problems(info, "build-info-1"))
+    info |= {"source": "unknown: the build folder was not made by this tool", "patches": []}
+    assert schema_problems(info, "build-info-1") == ()
+    with pytest.raises(UsageError, match="does not say what source it was built from"):
+        read_facts(info, where="it")
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"upstream_tree": "fd570ef"}, "upstream_tree"),
+        ({"worktree_dirty": True}, "worktree_dirty"),
+        ({"backends": ["cpu", "metal"]}, "backends.1"),
+        ({"files": [{"path": "../x", "origin": "o", "link": "y"}]}, "files.0.path"),
+        ({"files": [{"path": "x", "origin": "o"}]}, "files.0"),
+        ({"patches": [{"id": "a"}]}, "patches.0"),
+    ],
+)
+def test_the_schema_refuses(release, change, where):
+    info = _json(release / "BUILD_INFO-cpu.json") | change
+    assert where in {".".join(map(str, problem.where)) for problem in schema_problems(info, "build-info-1")}
 
 
 def test_the_same_inputs_give_the_same_sbom_and_build_info(maker, release):
