@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import sys
@@ -77,7 +78,7 @@ def apply_edit(edit: ElfEdit, *, strip_tool: Path | None, env: Mapping[str, str]
 
     Stripping comes before the rpath: binutils lays a file out anew and does not know what an rpath writer added
     (NixOS/patchelf#145). Raises BundleError when the file cannot be edited without changing more than was asked, and
-    ElfError when it is damaged.
+    ElfError when it is damaged, OSError for a full disk.
     """
     before = take_snapshot(edit.path)
     stripped = False
@@ -157,12 +158,19 @@ def _old_bytes(path: Path, writes: tuple[Write, ...]) -> tuple[Write, ...]:
 def _strip(path: Path, part: Path, *, kind: str, tool: Path, env: Mapping[str, str]) -> None:
     how = "--strip-all" if kind == "executable" else "--strip-unneeded"
     result = process.run([tool, how, "-o", part, path], env={**env, "LC_ALL": "C"})
+    _check_space(result, part)
     if not result.ok:
         raise BundleError(
             f"{tool} could not strip {path} (status {result.returncode}).",
             hint="Name the strip of the toolchain that made the file, or leave the file unstripped.",
             details=result.tail[-5:],
         )
+
+
+def _check_space(result: process.Completed, part: Path) -> None:
+    """A tool that met a full disk says so in words; to the caller it is the error that the kernel gave."""
+    if not result.ok and os.strerror(errno.ENOSPC) in result.text:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(part))
 
 
 def _rewrite(edit: ElfEdit, part: Path, *, env: Mapping[str, str]) -> None:
@@ -173,6 +181,7 @@ def _rewrite(edit: ElfEdit, part: Path, *, env: Mapping[str, str]) -> None:
     if edit.rpath is not None:
         words.append(edit.rpath)
     result = process.run(words, env={**env, "PYTHONPATH": search, "LC_ALL": "C"})
+    _check_space(result, part)
     if not result.ok:
         raise BundleError(
             f"LIEF could not write {edit.path} with another rpath (status {result.returncode}).",

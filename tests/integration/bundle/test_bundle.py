@@ -263,6 +263,44 @@ def test_a_full_disk_leaves_nothing(small_build, tmp_path, context, monkeypatch)
     assert list((tmp_path / "dist").iterdir()) == []
 
 
+def test_openmp_is_bundled(small_build, tmp_path, context):
+    """lemonade-sdk/lemonade#2793: a bare distribution has no libgomp; it is taken from this machine, licence too."""
+    source = (
+        "#include <omp.h>\nint base(void), extra(void);"
+        "int score(void) { return base() + extra() + (omp_get_max_threads() > 0); }"
+    )
+    out = small_build.tree.folder / "bin"
+    needs = [out / "libggml-base.so.0.1", small_build.system / "usr/lib/x86_64-linux-gnu/libextra.so.2.1"]
+    compile_c(out / "libggml-cpu.so", source, "-shared", "-fPIC", "-fopenmp", *needs)
+    tree = replace(small_build.tree, runtime_folders=(small_build.system / "usr/lib/x86_64-linux-gnu",))
+    plan = plan_bundle(tree, name=NAME, context=context)
+    staged = stage(plan, tmp_path / "stage", date=DATE, context=context, strip_tool=None)
+    assert (staged.root / "lib/libgomp.so.1").is_file()
+    closure = resolve_closure([staged.root / "bin/libggml-cpu.so"], search=Search(inside=staged.root))
+    assert ("libgomp.so.1", "bundled") in {(edge.needed, edge.origin) for edge in closure.edges}
+    if Path("/var/lib/dpkg/info").is_dir():
+        assert [entry for entry in plan.entries if entry.destination.startswith("licenses/libgomp1/")]
+
+
+def test_a_disk_that_is_full_while_staging(small_build, tmp_path, context):
+    """A real one: a file system of one megabyte, where this machine lets us have it."""
+    if os.geteuid():
+        pytest.skip("mounting a small file system needs to be root")
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", small], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        with pytest.raises(BundleError, match="The disk is full"):
+            make(small_build, small / "stage", context)
+        assert list((small / "stage").iterdir()) == []
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
 def test_an_interrupted_stage_leaves_nothing(small_build, tmp_path, context, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
