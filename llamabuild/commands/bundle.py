@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from llamabuild.bundle.model import BundlePlan, StagedBundle
+    from llamabuild.bundle.model import Artifact, BundlePlan, StagedBundle
     from llamabuild.commands.base import Subparsers
     from llamabuild.core.context import Context
     from llamabuild.verify.findings import Report
@@ -45,6 +45,12 @@ def register(verbs: Subparsers) -> None:
     )
     _add_source(parser)
     add_out(parser)
+    parser.add_argument(
+        "--format",
+        choices=("tar", "wheel"),
+        default="tar",
+        help="tar: .tar.gz and .tar.zst; wheel: a Python wheel with console scripts (default: tar)",
+    )
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
@@ -86,21 +92,41 @@ def _bundle(args: argparse.Namespace, context: Context) -> int:
 
 def _pack(args: argparse.Namespace, context: Context) -> int:
     _check_source(args)
-    from llamabuild.pipeline import Made, make
+    from llamabuild.pipeline import Made, bundle, make
 
-    if args.build is None:
-        tell_made(make(request_of(args), args.out, context), args, context)
-        return 0
+    if args.build is not None:
+        with _foreign(args, context) as (staged, plan):
+            artifacts = _publish_foreign(staged, plan, args, context)
+        made = Made(name=staged.name, artifacts=artifacts, unchanged=False)
+    elif args.format == "wheel":
+        staged, _ = bundle(request_of(args), context)
+        made = Made(name=staged.name, artifacts=_publish_wheel(staged, args.out), unchanged=False)
+    else:
+        made = make(request_of(args), args.out, context)
+    tell_made(made, args, context)
+    return 0
+
+
+def _publish_foreign(
+    staged: StagedBundle, plan: BundlePlan, args: argparse.Namespace, context: Context
+) -> tuple[Artifact, ...]:
     from llamabuild.release.publish import publish
 
     judge = partial(_judge, args, context)
-    with _foreign(args, context) as (staged, plan):
-        judge(staged.root)
-        parts = {entry.part for entry in plan.entries}
-        split = args.runtime == "split" or (args.runtime is None and "cudart" in parts)
-        artifacts = publish(staged, plan, args.out, split=split, judge=judge, context=context)
-    tell_made(Made(name=staged.name, artifacts=artifacts, unchanged=False), args, context)
-    return 0
+    judge(staged.root)
+    if args.format == "wheel":
+        return _publish_wheel(staged, args.out)
+    parts = {entry.part for entry in plan.entries}
+    split = args.runtime == "split" or (args.runtime is None and "cudart" in parts)
+    return publish(staged, plan, args.out, split=split, judge=judge, context=context)
+
+
+def _publish_wheel(staged: StagedBundle, out: Path) -> tuple[Artifact, ...]:
+    from llamabuild.bundle.archive import write_sums
+    from llamabuild.release.wheel import wheel_of_bundle
+
+    out.mkdir(parents=True, exist_ok=True)
+    return wheel_of_bundle(staged.root, out), write_sums(out)
 
 
 def _judge(args: argparse.Namespace, context: Context, path: Path) -> Report:
