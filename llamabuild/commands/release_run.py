@@ -83,7 +83,8 @@ def run_release(wanted: Wanted, context: Context) -> tuple[Artifact, ...]:
                 for request, job in zip(requests, jobs, strict=True)
             ]
             for use in recipe.series:
-                export_series(use.name, folder / f"llama-{recipe.name}-patches-{use.name}.tar.gz", context)
+                name = f"llama-{recipe.name}-patches-{use.name}.tar.gz"
+                export_series(use.name, folder / name, context, beside=recipe.file)
             return parts
 
         return write_release(wanted.out, fill=fill, since=since_name)
@@ -103,8 +104,12 @@ def _requests(
     wanted: Wanted, recipe: Recipe, flavours: Sequence[Flavour], *, context: Context, scratch: Path
 ) -> Iterator[Request]:
     recipes = [wanted.recipe]
-    if wanted.baseline:
-        brought = {name for use in recipe.series for name in load_series(use.name, context)[0].features}
+    if wanted.baseline and not recipe.series:
+        context.console.note(f"recipe {recipe.name} has no series: it is its own baseline")
+    elif wanted.baseline:
+        brought = {
+            name for use in recipe.series for name in load_series(use.name, context, beside=recipe.file)[0].features
+        }
         baseline = baseline_recipe(recipe, series_features=brought)
         path = scratch / "recipes" / f"{baseline.name}.toml"
         write_text(path, recipe_text(baseline))

@@ -43,12 +43,13 @@ class Mail:
     data: bytes
 
 
-def export_series(name: str, out: Path, context: Context) -> tuple[str, ...]:
+def export_series(name: str, out: Path, context: Context, *, beside: Path | None = None) -> tuple[str, ...]:
     """Write a series to ``out`` (``.tar.gz``) and return the names in it; the bytes depend on the patches alone.
 
+    ``beside`` is the recipe file that asks for it.
     Raises RecipeError for the manifest, SourceError when a fork's commits cannot be had.
     """
-    series, path = load_series(name, context)
+    series, path = load_series(name, context, beside=beside)
     with writing(mirror_of(series.upstream, context), context) as repository:
         patches = load_series_patches(
             series, path, repository, context=context, upstream=lambda _since, _feature: False
