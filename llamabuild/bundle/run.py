@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llamabuild.bundle.archs import arch_order
+from llamabuild.bundle.archs import arch_order, base_arch
 from llamabuild.bundle.foreign import foreign_build
 from llamabuild.bundle.kpack import simulate_kpack
 from llamabuild.bundle.manifest import write_build_info
@@ -49,11 +49,9 @@ def bundle_build(
     for note in plan.notes:
         context.console.note(note)
     staged = stage(plan, folder, date=date, context=context, strip_tool=strip_tool, share=True)
-    facts = (
-        check_device_files(staged.root, build.target.arch)
-        if "hip" in build.target.backends and runtime != "system"
-        else {}
-    )
+    facts: dict[str, str] = {}
+    if "hip" in build.target.backends and runtime != "system":
+        facts = check_device_files(staged.root, build.target.arch, plan=plan)
     runtime_info = {
         "kind": runtime,
         "device_files": facts,
@@ -119,19 +117,23 @@ def _strip(context: Context) -> Path | None:
     return Path(found) if found else None
 
 
-def check_device_files(root: Path, arch: str) -> dict[str, str]:
+def check_device_files(root: Path, arch: str, *, plan: BundlePlan | None = None) -> dict[str, str]:
     """Look for device files as the libraries in ``root/lib`` will; returns which index each opens, by library.
 
     Raises BundleError when rocBLAS would not find its kernels, or would find others than those beside it, and for a
-    library that was split from device code that is not there. hipBLASLt without the arch is no error.
+    library that was split from device code that is not there. hipBLASLt without the arch is an error only where the
+    plan has kernels of its for the arch: not every GPU that rocBLAS serves is served by it.
     """
+    planned = {entry.destination for entry in plan.entries} if plan else set()
+    index = f"TensileLibrary_lazy_{base_arch(arch)}.dat"
+    served = any(name.startswith("lib/hipblaslt/") and index in name for name in planned)
     found: dict[str, str] = {}
     for library in sorted((root / "lib").glob("librocblas*.so.[0-9]*")):
         if not library.is_symlink() and library.name.startswith("librocblas."):
             found[library.name] = _judge(simulate_rocblas(root, library, arch), required=True)
     for library in sorted((root / "lib").glob("libhipblaslt.so.[0-9]*")):
         if not library.is_symlink():
-            found[library.name] = _judge(simulate_hipblaslt(root, library, arch), required=False)
+            found[library.name] = _judge(simulate_hipblaslt(root, library, arch), required=served)
     for library in sorted((root / "lib").glob("lib*.so*")):
         if library.is_symlink():
             continue

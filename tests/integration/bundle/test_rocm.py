@@ -112,6 +112,18 @@ def test_hipblaslt_without_its_folder(build, tree, tmp_path, context):
         bundle(build, tree, tmp_path / "out", context)
 
 
+def test_kernels_of_hipblaslt_that_did_not_arrive(build, tree, tmp_path, context):
+    """lemonade-sdk/llamacpp-rocm#22: no failure at run time, only an error line and slowness; so it fails here."""
+    staged, plan = bundle(build, tree, tmp_path / "out", context)
+    check_device_files(staged.root, ARCH, plan=plan)
+    (staged.root / "lib/hipblaslt/library/TensileLibrary_lazy_gfx1100.dat").unlink()
+    with pytest.raises(BundleError, match=r"libhipblaslt\.so\.1.* would find none of TensileLibrary_lazy_gfx1100\.dat"):
+        check_device_files(staged.root, ARCH, plan=plan)
+    shutil.rmtree(staged.root / "lib/rocblas")
+    with pytest.raises(BundleError, match=r"librocblas\.so\.4.* would find none of"):
+        check_device_files(staged.root, ARCH, plan=plan)
+
+
 @pytest.mark.parametrize("name", ["library/TensileLibrary_lazy_gfx1100.dat", "gfx1100.newkind", "other/x.co"])
 def test_files_that_no_rule_claims(build, tree, tmp_path, context, name):
     """A nested ``library/library`` is what ``cp -r`` makes when its target is there already."""
