@@ -27,11 +27,11 @@ def copy_file(source: Path, destination: Path, *, share: bool = False, skip: Seq
     with source.open("rb") as reader:
         descriptor = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
-            if _reflinked(reader.fileno(), descriptor):
-                return
-            if not share:
+            cloned = _reflinked(reader.fileno(), descriptor)
+            if not cloned and not share:
                 _copy_data(reader.fileno(), descriptor, skip=skip)
-                os.fchmod(descriptor, mode)
+            os.fchmod(descriptor, mode)
+            if cloned or not share:
                 return
         finally:
             os.close(descriptor)
