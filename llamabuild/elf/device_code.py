@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
 KPACK_SECTION = ".rocm_kpack_ref"
 """Where a library whose kernels were split off (TheRock) says which ``.kpack`` files hold them."""
 
-_KPACK_PATH = re.compile(rb"(?:\xd9.|\xda..)?([\x21-\x7e]{1,4095}?\.kpack)", re.DOTALL)
-"""A string of MessagePack with the length bytes before it: those can be printable themselves."""
-_KPACK_VARIABLE = re.compile(r"@[A-Z_]+@")
-
 
 @dataclass(frozen=True)
 class DeviceCode:
@@ -34,15 +29,15 @@ class DeviceCode:
     """gfx code objects that were overwritten by zeros, to thin a file to one arch; not counted in ``gfx``."""
     compressed: int = 0
     """How many of all images are compressed."""
-    kpack: tuple[str, ...] = ()
-    """Paths or patterns of the ``.kpack`` files, relative to the file's folder, as the file spells them."""
+    split_off: bool = False
+    """The kernels are in ``.kpack`` files beside the library, which ``bundle/kpack.py`` finds."""
     problem: str = ""
     """Why the lists are not complete; empty when they are."""
 
     @property
     def carried(self) -> bool:
         """Whether there is device code here, or should be."""
-        return bool(self.sass or self.ptx or self.gfx or self.emptied or self.kpack or self.problem)
+        return bool(self.sass or self.ptx or self.gfx or self.emptied or self.split_off or self.problem)
 
 
 def read_device_code(elf: ElfFile) -> DeviceCode | None:
@@ -66,7 +61,6 @@ def _read(data: mmap.mmap, sections: Mapping[str, tuple[int, int]]) -> DeviceCod
     counts: dict[str, Counter[str]] = {"sass": Counter(), "ptx": Counter(), "gfx": Counter(), "emptied": Counter()}
     compressed = 0
     problem = ""
-    kpack: tuple[str, ...] = ()
     try:
         if fatbin_nv.SECTION in sections:
             offset, size = sections[fatbin_nv.SECTION]
@@ -81,23 +75,12 @@ def _read(data: mmap.mmap, sections: Mapping[str, tuple[int, int]]) -> DeviceCod
                 compressed += code.compressed
     except ValueError as exc:
         problem = str(exc)
-    if KPACK_SECTION in sections:
-        offset, size = sections[KPACK_SECTION]
-        kpack = _kpack_paths(data[offset : offset + size])
-        if not kpack:
-            problem = problem or f"{KPACK_SECTION} names no .kpack file"
     return DeviceCode(
         sass=tuple(sorted(counts["sass"].items())),
         ptx=tuple(sorted(counts["ptx"].items())),
         gfx=tuple(sorted(counts["gfx"].items())),
         emptied=tuple(sorted(counts["emptied"].items())),
         compressed=compressed,
-        kpack=kpack,
+        split_off=KPACK_SECTION in sections,
         problem=problem,
     )
-
-
-def _kpack_paths(content: bytes) -> tuple[str, ...]:
-    """The section is MessagePack; its paths are its only strings that end in ``.kpack``, so they are read as text."""
-    found = (match[1].decode() for match in _KPACK_PATH.finditer(content))
-    return tuple(dict.fromkeys(_KPACK_VARIABLE.sub("*", text) for text in found))

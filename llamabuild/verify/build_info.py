@@ -7,10 +7,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from llamabuild.bundle.manifest import JSON_NAME, TEXT_NAME
+from llamabuild.bundle.rules import load_components
 from llamabuild.verify.subject import Expected
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
     from pathlib import Path
 
 SELF = frozenset({JSON_NAME, TEXT_NAME})
@@ -65,6 +66,20 @@ def listed_files(info: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str
     records = [record for record in _list(info.get("files")) if isinstance(record, dict) and "path" in record]
     files = {str(record["path"]): str(record.get("sha256", "")) for record in records if "link" not in record}
     return files, {str(record["path"]): str(record["link"]) for record in records if "link" in record}
+
+
+def absent_parts(info: Mapping[str, Any], present: Container[str]) -> dict[str, tuple[str, ...]]:
+    """Parts of a split bundle that are not unpacked here, with the paths they would bring.
+
+    A vendor's runtime may be an archive of its own. Its part is absent where not one of its files is present.
+    """
+    part_of = {component.name: component.part for component in load_components()}
+    paths: dict[str, list[str]] = {}
+    for record in _list(info.get("files")):
+        part = part_of.get(str(record.get("origin"))) if isinstance(record, dict) else None
+        if part and part != "bin":
+            paths.setdefault(part, []).append(str(record.get("path")))
+    return {part: tuple(names) for part, names in paths.items() if not any(name in present for name in names)}
 
 
 def _list(value: Any) -> list[Any]:

@@ -31,7 +31,7 @@ from llamabuild.verify.patterns import Patterns
 from llamabuild.verify.policy import CHECK_FAILED
 from llamabuild.verify.scan import scan_tree
 from llamabuild.verify.subject import Expected, Subject
-from llamabuild.verify.unpack import unpack
+from llamabuild.verify.unpack import check_sum, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -112,7 +112,7 @@ def verify_path(
             )
         finally:
             remove_tree(folder)
-    return replace(report, subject=str(path), findings=(*opened.findings, *report.findings))
+    return replace(report, subject=str(path), findings=(*check_sum(path), *opened.findings, *report.findings))
 
 
 def _verify_folder(

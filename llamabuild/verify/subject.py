@@ -132,6 +132,13 @@ class Subject:
         return str((self.build_info or {}).get("source", "")).startswith("unknown")
 
     @cached_property
+    def absent_parts(self) -> Mapping[str, tuple[str, ...]]:
+        """Parts of a split bundle that are not unpacked here, with the paths they would bring."""
+        from llamabuild.verify.build_info import absent_parts
+
+        return absent_parts(self.build_info or {}, {*self.files, *self.links})
+
+    @cached_property
     def elves(self) -> tuple[File, ...]:
         """Programs and libraries for a CPU, in order of path; objects, archives and GPU code objects are left out."""
         return tuple(

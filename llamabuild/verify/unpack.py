@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 from llamabuild.bundle.unpack import opened_tar
 from llamabuild.core.errors import BundleError, UsageError
+from llamabuild.core.files import sha256_file
 from llamabuild.verify.kinds import Kind
 
 if sys.version_info >= (3, 14):
@@ -53,7 +54,14 @@ TWICE = Kind(
     "Make the archive again.",
 )
 
-KINDS = (DAMAGED, UNSAFE, TOPS, TWICE)
+SUM = Kind(
+    "archive.sum",
+    "error",
+    "The archive is not the one that SHA256SUMS beside it lists under its name.",
+    "Fetch it again; if it was made anew, so must SHA256SUMS be.",
+)
+
+KINDS = (DAMAGED, UNSAFE, TOPS, TWICE, SUM)
 
 _BLOCK = 1 << 20
 _LINK_LIMIT = 4096
@@ -78,6 +86,17 @@ class _Member:
     mode: int
     target: str = ""
     source: IO[bytes] | None = None
+
+
+def check_sum(path: Path) -> Iterator[Finding]:
+    """Hold an archive against the SHA256SUMS in its folder, where there is one that lists it."""
+    sums = path.parent / "SHA256SUMS"
+    if not sums.is_file():
+        return
+    for line in sums.read_text(errors="replace").splitlines():
+        digest, _, name = line.partition(" ")
+        if name.strip().removeprefix("*") == path.name and digest.lower() != (real := sha256_file(path)):
+            yield SUM.at("", f"{path.name} is not the archive that SHA256SUMS lists.", evidence=f"{real}, not {digest}")
 
 
 def is_archive(path: Path) -> bool:

@@ -174,6 +174,7 @@ def _hosts_own(subject: Subject, policy: LibraryPolicy) -> Iterator[Finding]:
 
 
 def _edges(subject: Subject, closure: Closure) -> Iterator[Finding]:
+    apart = {path.rpartition("/")[2] for paths in subject.absent_parts.values() for path in paths}
     askers: dict[tuple[str, str], list[Edge]] = defaultdict(list)
     for edge in closure.edges:
         if edge.origin in {"missing", "outside"}:
@@ -183,6 +184,8 @@ def _edges(subject: Subject, closure: Closure) -> Iterator[Finding]:
         evidence = f"needed by {', '.join(files)}" + next((f"; {edge.note}" for edge in edges if edge.note), "")
         if origin == "outside":
             yield OUTSIDE.at(files[0], f"{files[0]} gets {needed} from {edges[0].target}.", evidence=evidence)
+            continue
+        if needed in apart:
             continue
         host = next((what for pattern, what in _HOST if fnmatchcase(needed, pattern)), None)
         if host and not _inside(subject, needed):

@@ -6,7 +6,7 @@ import posixpath
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from llamabuild.bundle.archs import base_arch
+from llamabuild.bundle.kpack import kpack_paths, simulate_kpack
 from llamabuild.verify.archs import Wanted, gfx_suits, parse_archs, runs_on, suits
 from llamabuild.verify.kinds import Kind
 
@@ -115,7 +115,7 @@ def check(subject: Subject) -> Iterator[Finding]:
     yield from _nothing_there(subject, wanted, carriers)
     for file in carriers:
         own = file.name.startswith(_OWN)
-        if file.device and not file.device.problem and not file.device.kpack:
+        if file.device and not file.device.problem and not file.device.split_off:
             yield from _cuda(file, file.device, wanted, own=own)
             yield from _gfx(file, file.device, wanted, own=own)
     yield from _differing(carriers)
@@ -129,7 +129,7 @@ def _nothing_there(subject: Subject, wanted: Wanted, carriers: Sequence[File]) -
             file
             for file in carriers
             if file.device
-            and (file.device.sass or file.device.ptx if backend == "cuda" else file.device.gfx or file.device.kpack)
+            and (file.device.sass or file.device.ptx if backend == "cuda" else file.device.gfx or file.device.split_off)
         ]
         if not any(file.name.startswith(_OWN) for file in family):
             yield NONE.at(
@@ -187,18 +187,24 @@ def _gfx(file: File, code: DeviceCode, wanted: Wanted, *, own: bool) -> Iterator
 
 def _kpack(subject: Subject, file: File, wanted: Wanted) -> Iterator[Finding]:
     """Each arch needs one of the archives that the file names; where no arch is known, any will do."""
-    patterns = file.device.kpack if file.device else ()
-    for arch in wanted.gfx or ("",):
-        places = [
-            posixpath.normpath(posixpath.join(file.folder, pattern.replace("*", base_arch(arch)) if arch else pattern))
-            for pattern in patterns
-        ]
-        here = (*subject.files, *subject.links)
-        if places and not any(fnmatchcase(path, place) for place in places for path in here):
+    if file.device is None or not file.device.split_off:
+        return
+    for arch in wanted.gfx:
+        result = simulate_kpack(subject.root, file.real, arch)
+        if not result.present:
             yield KPACK.at(
                 file.path,
-                f"{file.path} has its kernels{f' for {arch}' if arch else ''} in .kpack files that are not there.",
-                evidence=", ".join(places),
+                f"{file.path} has its kernels for {arch} in .kpack files that are not there.",
+                evidence=", ".join(result.wanted) or "it names none",
+            )
+    if not wanted.gfx:
+        names = kpack_paths(file.real)
+        patterns = [posixpath.normpath(posixpath.join(file.folder, name.replace("@GFXARCH@", "*"))) for name in names]
+        if not any(fnmatchcase(path, each) for each in patterns for path in (*subject.files, *subject.links)):
+            yield KPACK.at(
+                file.path,
+                f"{file.path} has its kernels in .kpack files that are not there.",
+                evidence=", ".join(patterns) or "it names none",
             )
 
 

@@ -76,6 +76,12 @@ LINK = Kind(
     "A link that BUILD_INFO.json lists is missing, is a file, or leads elsewhere.",
     "Unpack the archive with a tool that keeps links.",
 )
+PART = Kind(
+    "metadata.part-absent",
+    "note",
+    "The bundle is split, and this part of it (a vendor's runtime, in an archive of its own) is not unpacked here.",
+    "Unpack the other archive over it, or have that runtime on the host.",
+)
 CONTRADICTION = Kind(
     "metadata.contradiction",
     "error",
@@ -95,6 +101,7 @@ KINDS = (
     NAME,
     TEXT,
     LINK,
+    PART,
     CONTRADICTION,
 )
 
@@ -156,6 +163,10 @@ def _keys(info: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _files(subject: Subject, info: Mapping[str, Any]) -> Iterator[Finding]:
     files, links = listed_files(info)
+    for part, paths in subject.absent_parts.items():
+        yield PART.at("", f"The part {part} is not unpacked here.", evidence=", ".join(paths[:10]))
+        files = {path: digest for path, digest in files.items() if path not in paths}
+        links = {path: target for path, target in links.items() if path not in paths}
     for path, digest in files.items():
         file = subject.files.get(path)
         if file is None:

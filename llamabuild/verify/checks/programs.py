@@ -71,7 +71,8 @@ PLUGIN_FAILS = Kind(
 PLUGIN_UNTRIED = Kind(
     "plugin.not-tried",
     "note",
-    "A plugin could not be loaded here because its driver's library is not on this machine, so loading it is untested.",
+    "A plugin could not be loaded here because its driver, or a part of a split bundle, is not on this machine, so "
+    "loading it is untested.",
     "Run llamabuild smoke on a machine with that GPU.",
 )
 PLUGIN_MISPLACED = Kind(
@@ -190,6 +191,11 @@ def _plugin_set(subject: Subject) -> Iterator[Finding]:
     for name in promised:
         if name not in here:
             yield PLUGIN_MISSING.at(f"bin/libggml-{name}.so", f"The backend {name} has no library in the bundle.")
+    cpus = [file for file in subject.elves if file.name.startswith("libggml-cpu-")]
+    if subject.expected.cpu_variants and not cpus:
+        yield PLUGIN_MISSING.at(
+            "bin/libggml-cpu.so", "CPU variants were promised, and there is one CPU plugin for all."
+        )
     for name, file in sorted(here.items()):
         if name not in {*promised, "cpu"}:
             yield PLUGIN_UNDECLARED.at(
@@ -245,12 +251,14 @@ def _loads(subject: Subject, runs: Sequence[Started]) -> Iterator[Finding]:
         # Of the variants of one backend (libggml-cpu-zen4.so, …) ggml loads the one that suits the machine best.
         if any(file.name in loaded for file in files):
             continue
-        drivers = sorted({each for file in files for each in _drivers_absent(file)})
+        apart = {path.rpartition("/")[2] for paths in subject.absent_parts.values() for path in paths}
+        drivers = {each for file in files for each in _drivers_absent(file)}
+        drivers |= {each for file in files if file.elf for each in file.elf.needed if each in apart}
         if drivers:
             yield PLUGIN_UNTRIED.at(
                 files[0].path,
                 f"{files[0].path} could not be loaded here.",
-                evidence=f"not on this machine: {', '.join(drivers)}",
+                evidence=f"not on this machine: {', '.join(sorted(drivers))}",
             )
         else:
             tail = " | ".join(listed[0].output.strip().splitlines()[-3:])

@@ -274,6 +274,7 @@ def _details(cache: CMakeCache, compiled: Compiled | None, folder: Path, problem
     source = cache.value("CMAKE_HOME_DIRECTORY")
     number = cache.value("LLAMA_BUILD_NUMBER")
     details: dict[str, Any] = {
+        "configured": _is_configured(folder),
         "build_type": cache.value("CMAKE_BUILD_TYPE") or None,
         "generator": cache.value("CMAKE_GENERATOR") or None,
         "compilers": compilers,
@@ -296,6 +297,11 @@ def _details(cache: CMakeCache, compiled: Compiled | None, folder: Path, problem
     moved = cache.value("CMAKE_CACHEFILE_DIR")
     details["moved_from"] = moved if moved and Path(moved).resolve() != folder.resolve() else None
     return details
+
+
+def _is_configured(folder: Path) -> bool:
+    """Whether configuring reached its end: the files for the build tool are written last."""
+    return any((folder / name).exists() for name in ("build.ninja", "Makefile", "ALL_BUILD.vcxproj"))
 
 
 def _toolkit(cache: CMakeCache) -> str | None:

@@ -129,6 +129,6 @@ def suggest(name: str, cache: CMakeCache) -> str | None:
 
 def _nearest_known(name: str) -> str | None:
     """The nearest of today's names, where the cache declares none of the tree's options at all."""
-    known = [group[0] for group in (*BACKENDS.values(), *_OTHER)]
+    known = [group[0] for group in (*BACKENDS.values(), *_OTHER) if group[0] != name]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     return near[0] if near else None

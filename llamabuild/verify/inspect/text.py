@@ -50,6 +50,8 @@ def _told(inspection: Inspection) -> Iterator[str]:
 
 
 def _wrong(inspection: Inspection) -> Iterator[str]:
+    if inspection.kind == "build" and not inspection.details.get("configured"):
+        yield "  not configured: CMake did not get to the end, so nothing is built by what stands here"
     for each in inspection.ignored_options:
         meant = f"; this tree reads {each.suggestion}" if each.suggestion else "; nothing here reads it"
         yield f"  ignored: {each.name}={each.value}{meant}{f' ({each.note})' if each.note else ''}"

@@ -108,6 +108,70 @@ def test_a_hashed_rocblas_is_found(hip_bundle_gfx1100, copy_of):
     assert "tensile.hashed-name" in found(made.root, made)
 
 
+def compile_into(path: Path, source: str, *flags: str, compiler: str = "gcc") -> None:
+    words = [compiler, "-x", "c++" if compiler == "g++" else "c", "-", "-shared", "-fPIC", "-s", "-o", str(path)]
+    subprocess.run([*words, "-Wl,-z,relro,-z,now", *flags], input=source, text=True, check=True)
+
+
+SPLIT_OFF = """
+__asm__(".section .rocm_kpack_ref,\\"a\\"\\n"
+    ".byte 0x81, 0xb2\\n.ascii \\"kpack_search_paths\\"\\n"
+    ".byte 0x91, 0xd9, 0x2c\\n.ascii \\"../.kpack/blas_libraries_lib_@GFXARCH@.kpack\\"\\n.text\\n");
+int rocblas_sgemm(void) { return 1; }
+"""
+"""A MessagePack map with one list of one path, as TheRock's splitter writes it."""
+
+
+def test_kernels_that_were_split_off_have_to_be_where_the_library_names_them(hip_bundle_gfx1100, copy_of):
+    made = copy_of(hip_bundle_gfx1100)
+    compile_into(made.root / "lib/librocblas.so.4", SPLIT_OFF, "-Wl,-soname,librocblas.so.4")
+    missing = found(made.root, made)["device.kpack-missing"]
+    assert (missing.severity, missing.evidence) == ("error", ".kpack/blas_libraries_lib_gfx1100.kpack")
+    (made.root / ".kpack").mkdir()
+    (made.root / ".kpack/blas_libraries_lib_gfx1201.kpack").write_bytes(b"HIPK")
+    assert "device.kpack-missing" in found(made.root, made)
+    (made.root / ".kpack/blas_libraries_lib_gfx1100.kpack").write_bytes(b"HIPK")
+    assert "device.kpack-missing" not in found(made.root, made)
+
+
+def test_a_library_that_another_opens_by_name_has_to_be_there(hip_bundle_gfx1100, copy_of):
+    made = copy_of(hip_bundle_gfx1100)
+    compile_into(made.root / "lib/libamdhip64.so.6", "int hip(void) { return 1; }", "-Wl,-soname,libamdhip64.so.6")
+    assert "libamd_comgr" in found(made.root, made)["closure.opened-missing"].message
+    compile_into(made.root / "lib/libamd_comgr.so.3", "int c(void) { return 1; }", "-Wl,-soname,libamd_comgr.so.3")
+    findings = found(made.root, made)
+    assert "closure.opened-missing" not in findings
+    assert findings["closure.unreferenced"].file == "lib/libamdhip64.so.6"
+
+
+def test_the_cplusplus_floors_are_apart_from_glibcs(cpu_bundle, copy_of):
+    made = copy_of(cpu_bundle)
+    code = "#include <string>\n#include <new>\nstd::string f(int n) { return std::string(n, 'x') + std::to_string(n); }"
+    compile_into(made.root / "bin/libggml-cpu.so", code, compiler="g++")
+    target = made.recipe.targets["cpu"].model_copy(update={"glibc_floor": "2.17"})
+    recipe = made.recipe.model_copy(update={"targets": {"cpu": target}})
+    finding = found(made.root, made, recipe=recipe)["glibcxx.above-floor"]
+    assert finding.file == "bin/libggml-cpu.so"
+    assert "GLIBCXX_3.4.19" in finding.message
+
+
+def test_a_part_that_is_an_archive_of_its_own_is_noted_and_half_of_one_is_not(hip_bundle_gfx1100, copy_of):
+    made = copy_of(hip_bundle_gfx1100)
+    document = json.loads((made.root / "BUILD_INFO.json").read_text())
+    for record in document["files"]:
+        if "blas" in record["path"]:
+            record["origin"] = "rocblas" if "rocblas" in record["path"] else "hipblaslt"
+    (made.root / "BUILD_INFO.json").write_text(json.dumps(document))
+    for path in [*made.root.glob("lib/*blas*/library/*"), *made.root.glob("lib/lib*blas*")]:
+        path.unlink()
+    findings = found(made.root, made)
+    assert {name for name, each in findings.items() if each.severity == "error"} == {"metadata.text"}
+    assert findings["metadata.part-absent"].severity == "note"
+    shutil.copy2(hip_bundle_gfx1100.root / "lib/librocblas.so.4", made.root / "lib")
+    findings = found(made.root, made)
+    assert {"metadata.file-missing", "tensile.no-kernels-for-arch"} <= set(findings)
+
+
 @pytest.fixture
 def archive(cpu_bundle, tmp_path: Path) -> Callable[..., Path]:
     """Archives the good bundle, with its members changed on the way."""
@@ -168,6 +232,16 @@ def test_an_archive_cut_short_is_damaged(archive, cpu_bundle):
     path = archive()
     path.write_bytes(path.read_bytes()[:-5000])
     assert found(path, cpu_bundle)["archive.damaged"].severity == "error"
+
+
+def test_an_archive_is_held_against_the_sums_beside_it(archive, cpu_bundle):
+    path = archive()
+    path.with_name("SHA256SUMS").write_text(f"{'0' * 64}  other.tar.gz\n")
+    assert "archive.sum" not in found(path, cpu_bundle)
+    path.with_name("SHA256SUMS").write_text(f"{'0' * 64}  {path.name}\n")
+    assert found(path, cpu_bundle)["archive.sum"].severity == "error"
+    subprocess.run(f"sha256sum {path.name} > SHA256SUMS", shell=True, check=True, cwd=path.parent)
+    assert "archive.sum" not in found(path, cpu_bundle)
 
 
 def test_a_mode_that_locks_other_users_out_is_seen_in_the_archive(archive, cpu_bundle):
