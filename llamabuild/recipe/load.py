@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from llamabuild.core.context import Context
-    from llamabuild.recipe.toml import Document
+    from llamabuild.recipe.toml import Document, Location
 
 _RECIPE_HINT = "The recipe format is explained in the README; compare with: llamabuild recipes show dflash2-2026-09."
 _SERIES_HINT = "Compare with: llamabuild series show recurrent-state-fill."
@@ -67,6 +67,7 @@ def load_series(name: str, context: Context, *, beside: Path | None = None) -> t
     document = read_document(path)
     series, problems = validate(Series, document)
     problems += series_problems(document.values, path)
+    problems += _unknown_series_features(document, context)
     refuse(document, problems, hint=_SERIES_HINT)
     if series is None:
         raise RecipeError(f"{path} is not a valid series manifest.", hint=_SERIES_HINT)
@@ -132,6 +133,19 @@ def _unknown_features(document: Document, context: Context) -> list[Problem]:
     return [
         Problem(("source", "features"), f"unknown feature {each!r}{nearest(str(each), known)}")
         for each in given
+        if isinstance(each, str) and each not in known
+    ]
+
+
+def _unknown_series_features(document: Document, context: Context) -> list[Problem]:
+    known = load_features(context)
+    named: list[tuple[Location, Any]] = [(("features",), each) for each in document.values.get("features") or ()]
+    parts = document.values.get("part")
+    for index, part in enumerate(parts if isinstance(parts, list) else ()):
+        named += [(("part", index, "feature"), _table(part)["feature"])] if "feature" in _table(part) else []
+    return [
+        Problem(where, f"unknown feature {each!r}{nearest(each, known)}")
+        for where, each in named
         if isinstance(each, str) and each not in known
     ]
 

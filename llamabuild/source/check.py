@@ -6,13 +6,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from llamabuild.recipe.features import load_features
-from llamabuild.recipe.load import load_series
+from llamabuild.recipe.load import list_recipes, load_series, read_recipe
+from llamabuild.source.commits import tree_of
 from llamabuild.source.features import shows
-from llamabuild.source.fetch import tree_of
+from llamabuild.source.fetch import bring_tree
 from llamabuild.source.folder import tree_of_folder
-from llamabuild.source.gitremote import WHOLE, expand, fetch_commit, fetch_ref, known_ref
+from llamabuild.source.gitremote import WHOLE, UnreachableError, expand, fetch_commit, fetch_ref, known_ref
 from llamabuild.source.history import upstream_of
-from llamabuild.source.mirror import mirror_of, writing
+from llamabuild.source.mirror import has_tree, mirror_of, normalized, writing
 from llamabuild.source.patches import load_series_patches
 from llamabuild.source.scratch import scratch_repository
 from llamabuild.source.stack import Step, apply_stack
@@ -74,9 +75,9 @@ def check_series(
     mirror = mirror_of(repository or series.upstream, context)
     features = load_features(context)
     with writing(mirror, context) as store:
-        commit = "" if onto is None else _target(store, mirror.url, onto, context, history=history)
+        commit, tree = _target(store, mirror.url, onto, context, history=history) if onto is not None else ("", "")
         with scratch_repository(mirror.path, context) as scratch:
-            tree = tree_of(scratch, commit) if folder is None else tree_of_folder(scratch, folder)
+            tree = tree or tree_of_folder(scratch, context.cwd if folder is None else folder)
 
             def upstream(_: int | None, feature: str | None) -> bool:
                 return feature is not None and shows(scratch, tree, features[feature])
@@ -88,12 +89,25 @@ def check_series(
     return Checked(series.name, onto or str(folder), commit, tree, steps)
 
 
-def _target(store: pygit2.Repository, url: str, onto: str, context: Context, *, history: bool) -> str:
-    """The commit that ``onto`` names, fetched when it is not here. A name is asked for anew: a branch moves."""
-    full = expand(store, onto) if len(onto) >= 7 and set(onto) <= set("0123456789abcdef") else None
+def _target(store: pygit2.Repository, url: str, onto: str, context: Context, *, history: bool) -> tuple[str, str]:
+    """The commit and tree that ``onto`` names. A name is always asked for anew, because a branch moves."""
+    try:
+        commit = _commit(store, url, onto, context, history=history)
+    except UnreachableError as exc:
+        pinned = _pinned(store, url, onto, context)
+        if pinned is None:
+            raise
+        context.console.note(exc.message)
+        return pinned
+    return commit, tree_of(store, commit)
+
+
+def _commit(store: pygit2.Repository, url: str, onto: str, context: Context, *, history: bool) -> str:
+    hexadecimal = set(onto) <= set("0123456789abcdef")
+    full = expand(store, onto) if len(onto) >= 7 and hexadecimal else None
     if full is not None:
         return full
-    if len(onto) == 40 and set(onto) <= set("0123456789abcdef"):
+    if len(onto) == 40 and hexadecimal:
         fetch_commit(store, url, onto, ref="HEAD", context=context)
         return onto
     kind, _, number = onto.partition("/")
@@ -101,6 +115,21 @@ def _target(store: pygit2.Repository, url: str, onto: str, context: Context, *, 
     if context.offline:
         return known_ref(store, ref)
     return fetch_ref(store, url, ref, depth=WHOLE if history else 1, context=context)
+
+
+def _pinned(store: pygit2.Repository, url: str, onto: str, context: Context) -> tuple[str, str] | None:
+    """Commit and tree of a recipe that pins ``onto`` by its tree: its mirrors may bring what the server cannot."""
+    for listed in list_recipes(context):
+        if not listed.valid:
+            continue
+        source = read_recipe(listed.path, context).source
+        same = normalized(source.repository) == normalized(url) and onto in {source.ref, source.commit}
+        if same and source.tree is not None and source.commit is not None:
+            context.console.note(f"{onto} is taken as recipe {listed.name} pins it")
+            if not has_tree(store, source.tree):
+                bring_tree(store, source.tree, source.mirror, context, name=onto)
+            return source.commit, source.tree
+    return None
 
 
 def _with_upstream(scratch: pygit2.Repository, commit: str, step: Step) -> Step:

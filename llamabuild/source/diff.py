@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llamabuild.core.errors import PatchError
+from llamabuild.source.diffnames import NULL, common_name, header_name, stripped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HUNK = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _INDEX = re.compile(rb"^index ([0-9a-f]+)\.\.([0-9a-f]+)(?: ([0-7]{6}))?")
-_ESCAPES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
-_NULL = b"/dev/null"
 
 
 @dataclass(frozen=True)
@@ -145,20 +144,20 @@ def _git_file(lines: _Lines) -> FileDiff:
     if lines.more and lines.line.startswith((b"GIT binary patch", b"Binary files ")):
         header.binary = _binary(lines)
     elif lines.more and lines.line.startswith(b"--- "):
-        old = _name(lines.line[4:])
+        old = header_name(lines.line[4:])
         lines.at += 1
         if not lines.more or not lines.line.startswith(b"+++ "):
             raise lines.corrupt("--- without +++")
-        new = _name(lines.line[4:])
+        new = header_name(lines.line[4:])
         lines.at += 1
-        header.old_path = header.old_path or _strip(old)
-        header.new_path = header.new_path or _strip(new)
+        header.old_path = header.old_path or stripped(old)
+        header.new_path = header.new_path or stripped(new)
         # A file that is new or gone may say so with /dev/null alone.
-        header.created = header.created or old == _NULL
-        header.deleted = header.deleted or new == _NULL
+        header.created = header.created or old == NULL
+        header.deleted = header.deleted or new == NULL
         header.hunks = list(_hunks(lines))
     if header.old_path is None or header.new_path is None:
-        both = _both(first)
+        both = common_name(first)
         if both is None and header.old_path is None and header.new_path is None:
             raise lines.corrupt("the file's name cannot be told")
         header.old_path = header.old_path or both or header.new_path
@@ -167,14 +166,14 @@ def _git_file(lines: _Lines) -> FileDiff:
 
 
 def _plain_file(lines: _Lines) -> FileDiff:
-    old = _name(lines.line[4:])
-    new = _name(lines.lines[lines.at + 1][4:])
+    old = header_name(lines.line[4:])
+    new = header_name(lines.lines[lines.at + 1][4:])
     lines.at += 2
     hunks = list(_hunks(lines))
-    header = _Header(hunks=hunks, created=old == _NULL, deleted=new == _NULL)
+    header = _Header(hunks=hunks, created=old == NULL, deleted=new == NULL)
     # diff -N writes the epoch or an empty range instead of /dev/null.
     header.created |= len(hunks) == 1 and not hunks[0].old and hunks[0].old_start == 0
-    header.old_path = header.new_path = _strip(new) or _strip(old)
+    header.old_path = header.new_path = stripped(new) or stripped(old)
     return _done(header)
 
 
@@ -206,12 +205,12 @@ def _extended(header: _Header, line: bytes) -> bool:
         return True
     for start in (b"rename from ", b"copy from ", b"rename old "):
         if line.startswith(start):
-            header.old_path = _name(line[len(start) :])
+            header.old_path = header_name(line[len(start) :])
             header.copied = start == b"copy from "
             return True
     for start in (b"rename to ", b"copy to ", b"rename new "):
         if line.startswith(start):
-            header.new_path = _name(line[len(start) :])
+            header.new_path = header_name(line[len(start) :])
             return True
     if match := _INDEX.match(line):
         header.old_id, header.new_id = match.group(1).decode(), match.group(2).decode()
@@ -302,49 +301,3 @@ def _base85(lines: _Lines) -> bytes:
     if not 0 < length <= len(data):
         raise lines.corrupt("a binary line has a wrong length")
     return data[:length]
-
-
-def _name(text: bytes) -> bytes:
-    """A path as a header writes it: quoted in C style, or bare up to a tab."""
-    if not text.startswith(b'"'):
-        return text.split(b"\t", 1)[0].rstrip(b"\r")
-    return _quoted(text)[0]
-
-
-def _quoted(text: bytes) -> tuple[bytes, bytes]:
-    """A quoted path, and what follows it."""
-    out = bytearray()
-    at = 1
-    while at < len(text) and text[at] != 0x22:
-        if text[at] != 0x5C:
-            out.append(text[at])
-            at += 1
-        elif (code := _ESCAPES.get(text[at + 1 : at + 2])) is not None:
-            out.append(code)
-            at += 2
-        else:
-            out.append(int(text[at + 1 : at + 4], 8) & 0xFF)
-            at += 4
-    return bytes(out), text[at + 1 :]
-
-
-def _strip(name: bytes) -> bytes | None:
-    """Without the first folder (``a/``, ``b/``), as ``-p1`` does."""
-    if name == _NULL:
-        return None
-    return name.partition(b"/")[2] or name
-
-
-def _both(text: bytes) -> bytes | None:
-    """The path of a ``diff --git`` line whose two names are the same; None where they differ."""
-    if text.startswith(b'"'):
-        first, rest = _quoted(text)
-        return _strip(first) if _strip(first) == _strip(_name(rest.strip())) else None
-    if text.endswith(b'"'):
-        bare, _, rest = text.partition(b' "')
-        return _strip(bare) if _strip(bare) == _strip(_quoted(b'"' + rest)[0]) else None
-    text = text.rstrip(b"\r")
-    for at, char in enumerate(text):
-        if char == 0x20 and _strip(text[:at]) == _strip(text[at + 1 :]):
-            return _strip(text[:at])
-    return None

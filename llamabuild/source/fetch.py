@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.core.errors import LlamabuildError, SourceError
+from llamabuild.core.files import write_text
+from llamabuild.source.commits import tree_of
 from llamabuild.source.gitremote import MissingError, fetch_commit
 from llamabuild.source.mirror import has_tree, keep, mirror_of, writing
 from llamabuild.source.npm import tree_from_npm
 from llamabuild.source.pypi import tree_from_pypi
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pygit2
 
     from llamabuild.core.context import Context
@@ -47,40 +48,51 @@ def fetch(lock: Lock, mirrors: tuple[MirrorSpec, ...], context: Context) -> Fetc
                 "forbids fetching it.",
                 hint="Run once without --offline.",
             )
-        failures: list[str] = []
-        moved: str | None = None
         try:
-            fetch_commit(
-                repository,
-                lock.repository,
-                lock.commit,
-                ref=lock.ref,
-                context=context,
-                again=f"llamabuild resolve --recipe {lock.recipe} --update",
-            )
-            _check(tree_of(repository, lock.commit), lock, provider=f"git {lock.repository}")
-            return _kept(repository, mirror.path, lock, provider="git")
+            _from_git(repository, lock, context)
         except _WrongTreeError:
             raise
         except SourceError as exc:
             if not mirrors:
                 raise
-            failures.append(exc.message)
-            moved = exc.hint if isinstance(exc, MissingError) else None
             context.console.note(exc.message)
-        for spec in mirrors:
-            provider = f"{spec.kind} {spec.package}@{spec.version}"
-            try:
-                with context.console.step(f"Fetch {lock.ref} from {provider}"):
-                    _check(_FROM[spec.kind](repository, spec, context), lock, provider=provider)
-                return _kept(repository, mirror.path, lock, provider=provider)
-            except _WrongTreeError:
-                raise
-            except LlamabuildError as exc:
-                failures.append(exc.message)
-                context.console.note(exc.message)
+            return Fetched(mirror.path, bring_tree(repository, lock.tree, mirrors, context, name=lock.ref, failed=exc))
+        _keep(repository, lock.tree, provider="git")
+        return Fetched(mirror.path, "git")
+
+
+def bring_tree(
+    repository: pygit2.Repository,
+    tree: str,
+    mirrors: tuple[MirrorSpec, ...],
+    context: Context,
+    *,
+    name: str,
+    failed: SourceError | None = None,
+) -> str:
+    """Have a tree in the repository from the first of some mirrors that brings it; returns which one did.
+
+    ``name`` is what the tree is called in what is said, ``failed`` why the git repository could not bring it.
+
+    Raises SourceError when none does, or when one brings another tree.
+    """
+    failures = [] if failed is None else [failed.message]
+    for spec in mirrors:
+        provider = f"{spec.kind} {spec.package}@{spec.version}"
+        try:
+            with context.console.step(f"Fetch {name} from {provider}"):
+                _check(_FROM[spec.kind](repository, spec, context), tree, name=name, provider=provider)
+            _keep(repository, tree, provider=provider)
+        except _WrongTreeError:
+            raise
+        except LlamabuildError as exc:
+            failures.append(exc.message)
+            context.console.note(exc.message)
+        else:
+            return provider
+    moved = failed.hint if isinstance(failed, MissingError) else None
     raise SourceError(
-        f"No provider brought the source of {lock.recipe} (commit {lock.commit}).",
+        f"No provider brought the source of {name} (tree {tree}).",
         details=tuple(failures),
         hint=moved or "Check the network, or add a [[source.mirror]] that can be reached from here.",
     )
@@ -90,33 +102,33 @@ class _WrongTreeError(SourceError):
     """A provider brought another tree than the pinned one: asking the next one would hide it."""
 
 
-def _check(found: str, lock: Lock, *, provider: str) -> None:
-    if found != lock.tree:
+def _from_git(repository: pygit2.Repository, lock: Lock, context: Context) -> None:
+    again = f"llamabuild resolve --recipe {lock.recipe} --update"
+    fetch_commit(repository, lock.repository, lock.commit, ref=lock.ref, context=context, again=again)
+    found = tree_of(repository, lock.commit)
+    _check(found, lock.tree, name=lock.ref, provider=f"git {lock.repository}")
+
+
+def _check(found: str, wanted: str, *, name: str, provider: str) -> None:
+    if found != wanted:
         raise _WrongTreeError(
-            f"{provider} brought tree {found} for {lock.ref}, but the recipe pins tree {lock.tree}.",
+            f"{provider} brought tree {found} for {name}, but the recipe pins tree {wanted}.",
             hint="The provider does not hold that source; correct the recipe, or remove the provider from it.",
         )
 
 
-def _kept(repository: pygit2.Repository, path: Path, lock: Lock, *, provider: str) -> Fetched:
+def _keep(repository: pygit2.Repository, tree: str, *, provider: str) -> None:
     """Refuse a tree that is not whole, and remember who brought it."""
-    if not has_tree(repository, lock.tree):
-        raise SourceError(f"{provider} brought tree {lock.tree} without all of its files.", hint="Run again.")
-    keep(repository, "trees", lock.tree, lock.tree)
-    (path / "llamabuild").mkdir(exist_ok=True)
-    (path / "llamabuild" / lock.tree).write_text(provider + "\n")
-    return Fetched(path, provider)
-
-
-def tree_of(repository: pygit2.Repository, commit: str) -> str:
-    """The tree of a commit that is there (or of what a tag leads to)."""
-    import pygit2
-
-    return str(repository[commit].peel(pygit2.Tree).id)
+    if not has_tree(repository, tree):
+        raise SourceError(f"{provider} brought tree {tree} without all of its files.", hint="Run again.")
+    keep(repository, "trees", tree, tree)
+    write_text(_note(repository, tree), provider + "\n")
 
 
 def _remembered(repository: pygit2.Repository, tree: str) -> str:
-    from pathlib import Path
-
-    note = Path(repository.path) / "llamabuild" / tree
+    note = _note(repository, tree)
     return note.read_text().strip() if note.is_file() else "cache"
+
+
+def _note(repository: pygit2.Repository, tree: str) -> Path:
+    return Path(repository.path) / "llamabuild" / tree

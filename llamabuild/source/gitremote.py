@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from llamabuild.core.context import Context
 
 _CONNECT_MS = 6_000
-_SILENCE_MS = 30_000
+_SILENCE_MS = 20_000
 WHOLE = 2**31 - 1
 """A depth that means the whole history; git's own INFINITE_DEPTH, which also makes a shallow repository whole."""
 _DEPTHS = (64, 1024, WHOLE)
 """How far back a history is fetched, step by step, until what is looked for is in it."""
 
-_UNREACHABLE = ("resolve address", "failed to connect", "timed out", "timeout", "refused", "unreachable")
+_UNREACHABLE = ("resolve address", "failed to connect", "timed out", "timeout", "refused", "unreachable", "temporarily")
 _BROKEN = (
     "could not read from remote",
     "error receiving data",
@@ -153,7 +153,7 @@ def list_refs(repository: pygit2.Repository, url: str) -> dict[str, str]:
 
     _limit()
     try:
-        heads = repository.remotes.create_anonymous(url).list_heads()
+        heads = repository.remotes.create_anonymous(url).list_heads(proxy=True)
     except (pygit2.GitError, ValueError, OSError) as exc:
         raise _classified(url, exc) from exc
     refs = {head.name: str(head.oid) for head in heads if not head.name.endswith("^{}")}
@@ -215,7 +215,7 @@ def _fetch(repository: pygit2.Repository, url: str, spec: str, *, depth: int, co
     _limit()
     try:
         with contextlib.ExitStack() as stack:
-            repository.remotes.create_anonymous(url).fetch([spec], callbacks=Callbacks(), depth=depth)
+            repository.remotes.create_anonymous(url).fetch([spec], callbacks=Callbacks(), depth=depth, proxy=True)
     except (pygit2.GitError, KeyError, ValueError, OSError) as exc:
         if depth and _NO_SHALLOW in str(exc):
             _fetch(repository, url, spec, depth=0, context=context)

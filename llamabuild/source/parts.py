@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-import tarfile
-import zipfile
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.core.download import download
 from llamabuild.core.errors import RecipeError, SourceError
 from llamabuild.recipe.load import load_series
 from llamabuild.recipe.series import ArchivePart, CommitPart, FilePart, PatchNote, PullPart, RangePart, SeriesPart
+from llamabuild.source.archive import SUFFIXES, patch_files_in
+from llamabuild.source.commits import ancestors, author_of, digest_of, text_of, tree_of
 from llamabuild.source.gitremote import MissingError, UnreachableError, fetch_history, fetch_ref
 from llamabuild.source.lock import LockedPatch
-from llamabuild.source.mail import Author, parse_patch
-from llamabuild.source.merge import tree_changes
+from llamabuild.source.mail import parse_patch
 from llamabuild.source.patch import Patch, TextChange, TreeChange, UpstreamChange
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pygit2
 
     from llamabuild.core.context import Context
-    from llamabuild.recipe.series import Series
+    from llamabuild.recipe.series import Part, Series
+    from llamabuild.source.mail import Author
     from llamabuild.source.patches import Upstream
-
-_SUFFIXES = (".patch", ".diff")
 
 
 class PartLoader:
@@ -54,24 +53,30 @@ class PartLoader:
 
     def load(self) -> tuple[Patch, ...]:
         """Every patch of the series, in order."""
-        for number, part in enumerate(self._series.part):
-            self._part = number
-            if isinstance(part, FilePart):
-                for name in part.files:
-                    self._file(part, name, (self._folder / name).read_bytes(), shown=str(self._folder / name))
-            elif isinstance(part, ArchivePart):
-                self._archive(part)
-            elif isinstance(part, SeriesPart):
-                self._included(part)
-            elif isinstance(part, RangePart):
-                self._range(part)
-            elif self._upstream(part.upstream_since, part.feature):
-                self._is_upstream(part)
-            elif isinstance(part, CommitPart):
-                self._commit(part)
-            else:
-                self._pull(part)
+        try:
+            for number, part in enumerate(self._series.part):
+                self._part = number
+                self._load(part)
+        except UnreachableError as exc:
+            raise UnreachableError(f"Series {self._series.name}: {exc.message}", hint=exc.hint) from exc
         return tuple(self._patches)
+
+    def _load(self, part: Part) -> None:
+        if isinstance(part, FilePart):
+            for name in part.files:
+                self._file(part, name, (self._folder / name).read_bytes(), shown=str(self._folder / name))
+        elif isinstance(part, ArchivePart):
+            self._archive(part)
+        elif isinstance(part, SeriesPart):
+            self._included(part)
+        elif isinstance(part, RangePart):
+            self._range(part)
+        elif self._upstream(part.upstream_since, part.feature):
+            self._is_upstream(part)
+        elif isinstance(part, CommitPart):
+            self._commit(part)
+        else:
+            self._pull(part)
 
     def _file(self, part: FilePart | ArchivePart, name: str, data: bytes, *, shown: str) -> None:
         file = parse_patch(data, shown)
@@ -87,11 +92,11 @@ class PartLoader:
 
     def _archive(self, part: ArchivePart) -> None:
         target = self._context.home.downloads / "series" / f"{part.sha256[:16]}-{part.url.rsplit('/', 1)[-1]}"
-        members = _members(download(part.url, target, self._context, sha256=part.sha256))
+        members = patch_files_in(download(part.url, target, self._context, sha256=part.sha256))
         missing = [name for name in part.files if name not in members]
         if missing:
             raise SourceError(f"{part.url} has no {missing[0]}.", hint="Check the names in the manifest.")
-        for name in part.files or sorted(each for each in members if each.endswith(_SUFFIXES)):
+        for name in part.files or sorted(each for each in members if each.endswith(SUFFIXES)):
             self._file(part, name, members[name], shown=f"{part.url}:{name}")
 
     def _included(self, part: SeriesPart) -> None:
@@ -115,7 +120,7 @@ class PartLoader:
 
     def _range(self, part: RangePart) -> None:
         def whole(tip: str) -> bool:
-            ids = {str(each.id) for each in _ancestors(self._repository, tip)}
+            ids = {str(each.id) for each in ancestors(self._repository, tip)}
             return all(any(each.startswith(note.id) for each in ids) for note in part.commit) and any(
                 each.startswith(part.base) for each in ids
             )
@@ -123,7 +128,7 @@ class PartLoader:
         tip = fetch_history(
             self._repository, part.repository, tip=part.tip, ref=part.ref, enough=whole, context=self._context
         )
-        places = {str(each.id): place for place, each in enumerate(_ancestors(self._repository, tip))}
+        places = {str(each.id): place for place, each in enumerate(ancestors(self._repository, tip))}
         before = len(places)
         for note in part.commit:
             found = [each for each in places if each.startswith(note.id)]
@@ -185,16 +190,16 @@ class PartLoader:
             group=part.group,
             subject=part.subject,
             switches=part.switches,
-            digest=_digest(self._repository, base, head),
+            digest=digest_of(self._repository, base, head),
             base=base,
         )
-        change = TreeChange(_tree(self._repository, base), _tree(self._repository, head))
+        change = TreeChange(tree_of(self._repository, base), tree_of(self._repository, head))
         message = f"{part.subject}\n\nPull request {part.pr} of {part.repository} at {head}\n"
-        self._add(locked, message=message, author=_author(commit), change=change)
+        self._add(locked, message=message, author=author_of(commit), change=change)
 
     def _base_of(self, part: PullPart, head: str) -> str | None:
         """Where a pull request left its upstream: as the manifest says, else the merge base with the default branch."""
-        ids = [str(each.id) for each in _ancestors(self._repository, head)]
+        ids = [str(each.id) for each in ancestors(self._repository, head)]
         if part.base is not None:
             return next((each for each in ids if each.startswith(part.base)), None)
         kept = f"refs/llamabuild/bases/{head}"
@@ -242,14 +247,14 @@ class PartLoader:
             group=note.group,
             subject=note.subject,
             switches=note.switches,
-            digest=_digest(self._repository, parent, full),
+            digest=digest_of(self._repository, parent, full),
             base=parent,
         )
-        subject = _text(commit.raw_message).partition("\n")[0]
+        subject = text_of(commit.raw_message).partition("\n")[0]
         if subject != note.subject:
             self._context.console.warn(f"commit {note.id} is {subject!r}, the manifest calls it {note.subject!r}")
-        change = TreeChange(_tree(self._repository, parent), _tree(self._repository, full))
-        self._add(locked, message=_text(commit.raw_message), author=_author(commit), change=change)
+        change = TreeChange(tree_of(self._repository, parent), tree_of(self._repository, full))
+        self._add(locked, message=text_of(commit.raw_message), author=author_of(commit), change=change)
 
     def _has_parent(self, commit: str) -> bool:
         found = self._repository[commit]
@@ -273,55 +278,3 @@ class PartLoader:
                 change=change,
             )
         )
-
-
-def _members(archive: Path) -> dict[str, bytes]:
-    """The patch files of an archive by their names without the folders."""
-    found: dict[str, bytes] = {}
-    try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as source:
-                for name in source.namelist():
-                    if name.endswith(_SUFFIXES):
-                        found[name.rsplit("/", 1)[-1]] = source.read(name)
-            return found
-        with tarfile.open(archive) as source:
-            for member in source:
-                if member.name.endswith(_SUFFIXES) and (handle := source.extractfile(member)) is not None:
-                    found[member.name.rsplit("/", 1)[-1]] = handle.read()
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as exc:
-        raise SourceError(f"{archive} is not an archive that can be read: {exc}.", hint="Check the URL.") from exc
-    return found
-
-
-def _ancestors(repository: pygit2.Repository, tip: str) -> list[pygit2.Commit]:
-    """A commit and what leads to it, newest first, as far as the history is here."""
-    import pygit2
-
-    order = pygit2.enums.SortMode.TOPOLOGICAL
-    return list(repository.walk(tip, order))
-
-
-def _tree(repository: pygit2.Repository, commit: str) -> str:
-    return str(repository[commit].tree_id)
-
-
-def _digest(repository: pygit2.Repository, before: str, after: str) -> str:
-    """SHA-256 of what changes: paths, modes and blob ids. No diff's text, which differs from one git to the next."""
-    state = hashlib.sha256()
-    for path, old, new in tree_changes(repository, _tree(repository, before), _tree(repository, after)):
-        for part in (path, *(b"" if each is None else f"{each.mode:o} {each.id}".encode() for each in (old, new))):
-            state.update(part + b"\0")
-    return state.hexdigest()
-
-
-def _author(commit: pygit2.Commit) -> Author:
-    who = commit.author
-    return Author(_text(who.raw_name), _text(who.raw_email), who.time, who.offset)
-
-
-def _text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data.decode("latin-1")

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from llamabuild.core.errors import RecipeError
+from llamabuild.core.errors import RecipeError, SourceError
 from llamabuild.core.files import write_json
 from llamabuild.source.apply import upstream_by_number
-from llamabuild.source.fetch import tree_of
-from llamabuild.source.gitremote import fetch_commit
+from llamabuild.source.commits import tree_of
+from llamabuild.source.gitremote import UnreachableError, fetch_commit
 from llamabuild.source.lock import Lock
 from llamabuild.source.mirror import mirror_of, writing
 from llamabuild.source.patches import load_patches
@@ -46,7 +46,13 @@ def resolve(recipe: Recipe, context: Context, *, update: bool = False) -> Lock:
         tree, date = source.tree, source.date
         if tree is None or date is None:
             again = f"llamabuild resolve --recipe {recipe.name} --update"
-            fetch_commit(repository, source.repository, commit, ref=ref, context=context, again=again)
+            try:
+                fetch_commit(repository, source.repository, commit, ref=ref, context=context, again=again)
+            except UnreachableError as exc:
+                raise SourceError(
+                    f"Recipe {recipe.name} leaves its tree or date to its commit, and {exc.message}",
+                    hint="Make the repository reachable, or write tree and date into the recipe.",
+                ) from exc
             tree = tree or tree_of(repository, commit)
             date = date or datetime.fromtimestamp(repository[commit].commit_time, UTC)
         patches = load_patches(recipe, repository, context, upstream=upstream_by_number(build_number))

@@ -11,7 +11,7 @@ from llamabuild.core.errors import RecipeError, SourceError
 from llamabuild.core.files import write_text
 from llamabuild.recipe.load import load_series, read_recipe
 from llamabuild.recipe.toml import read_document
-from llamabuild.source.fetch import tree_of
+from llamabuild.source.commits import tree_of
 from llamabuild.source.gitremote import WHOLE, MissingError, fetch_commit, fetch_ref, list_refs
 from llamabuild.source.history import between, count_commits
 from llamabuild.source.mirror import mirror_of, writing
