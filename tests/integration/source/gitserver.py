@@ -23,6 +23,8 @@ class GitServer:
     url: str = ""
     cut_after: int | None = None
     """Close the connection after so many bytes of a pack."""
+    stalled: threading.Event | None = None
+    """Answer no request for a pack before it is set."""
     requests: list[str] = field(default_factory=list)
 
     def of(self, repository: Path) -> str:
@@ -50,6 +52,8 @@ def serve(root: Path) -> Iterator[GitServer]:
         def answer(self) -> None:
             path, _, query = self.path.partition("?")
             server.requests.append(f"{self.command} {self.path}")
+            if server.stalled is not None and self.command == "POST":
+                server.stalled.wait(60)
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             env = {
                 "PATH": os.environ["PATH"],
