@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from llamabuild.verify.findings import Finding
+    from llamabuild.verify.kinds import Kind
 
 
 @dataclass(frozen=True)
@@ -59,24 +60,48 @@ def _check(document: Mapping[str, Any], folder: Path, archive: Path | None) -> I
         yield from found
         good += [] if found else [name]
     yield from _check_sums(folder, {name: {**subjects, **byproducts}[name] for name in good})
-    info, sbom = _load(folder, good, "BUILD_INFO-"), _load(folder, good, "sbom-")
-    if info is not None and (problems := schema_problems(info, "build-info-1")):
-        # Nothing can be held against a document that does not say what it should.
-        for problem in problems:
-            yield INFO.at("", f"BUILD_INFO does not follow its schema: {problem}")
-        info = None
+    info, sbom = _Loaded(), _Loaded()
+    yield from info.load(folder, byproducts, good=good, prefix="BUILD_INFO-", schema="build-info-1", kind=INFO)
+    yield from sbom.load(folder, byproducts, good=good, prefix="sbom-", schema="sbom-1", kind=SBOM)
     contents: dict[str, _Contents] = {}
     for name in here:
         if name in good:
             try:
                 contents[name] = _read(folder / name)
-            except (BundleError, OSError, ValueError) as exc:
+            except (BundleError, OSError, ValueError, RecursionError) as exc:
                 yield DAMAGED.at(name, f"{name} cannot be read: {exc}")
-    yield from _check_contents(contents, info=info, sbom=sbom, complete=contents.keys() == subjects.keys())
-    if info is not None:
-        yield from _check_info(info, document)
-        if sbom is not None:
-            yield from _check_sbom(sbom, info, subjects)
+    complete = contents.keys() == subjects.keys()
+    yield from _check_contents(contents, info=info.document, sbom=sbom.document, complete=complete)
+    if info.document is not None:
+        yield from _check_info(info.document, document)
+        if sbom.document is not None:
+            yield from _check_sbom(sbom.document, info.document, subjects)
+
+
+@dataclass
+class _Loaded:
+    """A byproduct that can be relied on to have its keys; None where there is none."""
+
+    document: Mapping[str, Any] | None = None
+
+    def load(
+        self, folder: Path, byproducts: Mapping[str, str], *, good: list[str], prefix: str, schema: str, kind: Kind
+    ) -> Iterator[Finding]:
+        """Read the one whose name starts with ``prefix``; one that is not here has its finding already."""
+        name = next((name for name in byproducts if name.startswith(prefix) and name.endswith(".json")), None)
+        if name is None:
+            yield kind.at("", f"The statement speaks of no {prefix}*.json, so the archives cannot be held against it.")
+        elif name in good:
+            try:
+                document = json.loads((folder / name).read_bytes())
+            except (ValueError, RecursionError) as exc:
+                yield kind.at(name, f"{name} is not JSON: {exc}.")
+                return
+            problems = schema_problems(document, schema)
+            for problem in problems:
+                yield kind.at(name, f"{name} does not follow its schema: {problem}")
+            if not problems:
+                self.document = document
 
 
 def _check_digest(path: Path, digest: str) -> Iterator[Finding]:
@@ -103,18 +128,6 @@ def _check_sums(folder: Path, stated: Mapping[str, str]) -> Iterator[Finding]:
             yield SUMS.at(name, f"SHA256SUMS has another digest for {name}.", evidence=f"{sums[name]}, stated {digest}")
 
 
-def _load(folder: Path, good: list[str], prefix: str) -> Mapping[str, Any] | None:
-    """The byproduct of that name, one whose digest holds; None where there is none, or it is no JSON document."""
-    name = next((name for name in good if name.startswith(prefix) and name.endswith(".json")), None)
-    if name is None:
-        return None
-    try:
-        document = json.loads((folder / name).read_bytes())
-    except (ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
-
-
 def _check_contents(
     contents: Mapping[str, _Contents],
     *,
@@ -124,9 +137,12 @@ def _check_contents(
 ) -> Iterator[Finding]:
     """Archives against BUILD_INFO and SBOM; ``complete``: together they have to hold everything that those list."""
     for name, held in sorted(contents.items()):
-        inner = held.info or info
+        inner = info if held.info is None else held.info
         if inner is None:
             yield NOT_HERE.at(name, f"No BUILD_INFO is here to hold {name} against.")
+            continue
+        if problems := schema_problems(inner, "build-info-1"):
+            yield INFO.at(name, f"BUILD_INFO.json in {name} does not follow its schema: {problems[0]}")
             continue
         if info is not None:
             for key in sorted(key for key in inner if info.get(key) != inner[key]):
@@ -141,7 +157,7 @@ def _check_contents(
         held_paths = {path for held in contents.values() for path in (*held.files, *held.links)}
         for path in sorted({file["path"] for file in (info or {}).get("files", ())} - held_paths):
             yield INFO.at(path, f"{path} is in BUILD_INFO and in no archive.")
-        for path in sorted(_components(sbom, "file:").keys() - held_paths):
+        for path in sorted(_components(sbom or {}, "file:").keys() - held_paths):
             yield SBOM.at(path, f"{path} is in the SBOM and in no archive.")
 
 
@@ -182,13 +198,12 @@ def _check_files(archive: str, held: _Contents, info: Mapping[str, Any]) -> Iter
             yield INFO.at(archive, f"The link {path} is not the one that BUILD_INFO describes.", evidence=target)
 
 
-def _components(document: Any, kind: str) -> dict[str, str]:
+def _components(document: Mapping[str, Any], kind: str) -> dict[str, str]:
     """Name → SHA-256 of every component, nested ones too, whose bom-ref starts with ``kind``."""
     found: dict[str, str] = {}
-    for component in document.get("components", ()) if isinstance(document, dict) else ():
-        hashes = component.get("hashes") or [{}]
-        if str(component.get("bom-ref", "")).startswith(kind):
-            found[str(component.get("name"))] = str(hashes[0].get("content", ""))
+    for component in document.get("components", ()):
+        if component.get("bom-ref", "").startswith(kind):
+            found[component["name"]] = next((each["content"] for each in component.get("hashes", ())), "")
         found |= _components(component, kind)
     return found
 
@@ -219,11 +234,11 @@ def _check_info(info: Mapping[str, Any], document: Mapping[str, Any]) -> Iterato
 
 
 def _check_sbom(sbom: Mapping[str, Any], info: Mapping[str, Any], subjects: Mapping[str, str]) -> Iterator[Finding]:
-    described = sbom.get("metadata", {}).get("component", {}).get("properties", ())
-    archives = {str(each.get("name")): each.get("value") for each in described if isinstance(each, dict)}
+    described = sbom["metadata"]["component"].get("properties", ())
+    archives = {each["name"]: each["value"] for each in described}
     if archives != {f"llamabuild:archive:{name}": f"sha256:{digest}" for name, digest in subjects.items()}:
         yield SBOM.at("", "The SBOM is about other archives.", evidence=", ".join(sorted(archives)))
-    top = [each for each in sbom.get("components", ()) if isinstance(each, dict)]
+    top = sbom["components"]
     commits = [
         commit.get("uid")
         for each in top
@@ -236,9 +251,7 @@ def _check_sbom(sbom: Mapping[str, Any], info: Mapping[str, Any], subjects: Mapp
     if patches != {patch["id"]: patch["sha256"] for patch in info["patches"]}:
         yield SBOM.at("", "The SBOM's patches are not BUILD_INFO's.", evidence=", ".join(sorted(patches)))
     bundled = {
-        (each.get("name", ""), each.get("version", ""))
-        for each in top
-        if str(each.get("bom-ref", "")).startswith("component:")
+        (each["name"], each.get("version", "")) for each in top if each.get("bom-ref", "").startswith("component:")
     }
     stated = {(each["name"], each["version"]) for each in info.get("components", ())}
     for name, version in sorted(bundled ^ stated):

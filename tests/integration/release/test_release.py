@@ -342,7 +342,32 @@ def link_changed(release):
     _repack(release, change)
 
 
+def info_no_json(release):
+    (release / "BUILD_INFO-cpu.json").write_text("{")
+    _restate(release, "BUILD_INFO-cpu.json")
+
+
+def sbom_no_sbom(release):
+    (release / "sbom-cpu.cdx.json").write_text('{"components": [7]}')
+    _restate(release, "sbom-cpu.cdx.json")
+
+
+def statement_without_byproducts(release):
+    _edit(release / "provenance-cpu.intoto.json", lambda each: each["predicate"]["runDetails"].pop("byproducts"))
+
+
+def inner_info_of_another_schema(release):
+    def change(new, member, data):
+        _add(new, member, b'{"schema": 9}' if "INFO.json" in member.name else data)
+
+    _repack(release, change)
+
+
 MUTATIONS = {
+    info_no_json: "provenance.build-info-disagrees",
+    sbom_no_sbom: "provenance.sbom-disagrees",
+    statement_without_byproducts: "provenance.build-info-disagrees",
+    inner_info_of_another_schema: "provenance.build-info-disagrees",
     archive_byte: "provenance.digest-mismatch",
     archive_cut: "provenance.archive-damaged",
     archive_gone: "provenance.not-here",
