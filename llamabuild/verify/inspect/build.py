@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llamabuild.verify.archs import parse_archs
 from llamabuild.verify.inspect.cmake_cache import CMakeCache, is_false, read_cache
 from llamabuild.verify.inspect.compile_commands import Compiled, read_compile_commands
 from llamabuild.verify.inspect.model import Backend, Ignored, Inspection
@@ -28,6 +29,9 @@ _NATIVE_WORD = re.compile(r"-m(?:arch|cpu)=native\b")
 _TARGET_OF = {"hip": ("ggml-hip", "ggml-rocm"), "metal": ("ggml-metal",)}
 _NOT_TOOLS = frozenset({"CMAKE_DLLTOOL", "CMAKE_TAPI", "CMAKE_MT"})
 """Searched by CMake for every project on Linux, and never found there."""
+_CUDA_TOOLKIT = re.compile(r"^(?:CUDA_\w+_LIBRARY|CUDAToolkit_\w+_INCLUDE_DIR)$")
+"""What FindCUDAToolkit searches for whoever asks: every library that a toolkit can have."""
+_CUDA_NEEDED = ("CUDA_cudart_", "CUDA_cublas_L", "CUDA_cublasLt_L", "CUDA_cuda_driver_")
 _SIBLINGS = 3
 """So many other backends' options make a cache one of a whole, recent tree."""
 _LEFT_BY = (
@@ -203,10 +207,13 @@ def _collective(
     return option.is_on and not (found is not None and found.is_missing)
 
 
-def _missing_tools(cache: CMakeCache) -> Iterator[str]:
+def _missing_tools(cache: CMakeCache, *, optional: bool = False) -> Iterator[str]:
+    """Searches that found nothing; with ``optional`` those that llama.cpp does not miss, else the others."""
     for name, entry in cache.entries.items():
         if entry.is_missing and entry.kind in {"FILEPATH", "PATH", "STRING"} and name not in _NOT_TOOLS:
-            yield name
+            unused = bool(_CUDA_TOOLKIT.match(name)) and not name.startswith(_CUDA_NEEDED)
+            if unused is optional:
+                yield name
 
 
 def _ignored(cache: CMakeCache, backends: Mapping[str, Backend]) -> Iterator[Ignored]:
@@ -248,10 +255,13 @@ def _disagreements(cache: CMakeCache, compiled: Compiled | None, backends: Mappi
     if option is not None and option.is_on != bool(compiled.native_files):
         how = f"{len(compiled.native_files)} files are compiled" if compiled.native_files else "no file is compiled"
         yield f"{option.name} is {option.value}, and {how} for the building machine's own processor."
-    asked = {word.partition("-")[0] for word in _archs(cache, backends) if word[:1].isdigit()}
-    real = {*compiled.sass, *compiled.ptx}
-    if asked and real and asked != real:
-        yield f"CMAKE_CUDA_ARCHITECTURES asks for {_list(asked)}, and the commands compile for {_list(real)}."
+    wanted = parse_archs(";".join(_archs(cache, backends)))
+    for label, asked, real in (("SASS", wanted.sass, compiled.sass), ("PTX", wanted.ptx, compiled.ptx)):
+        if (compiled.sass or compiled.ptx) and not wanted.unknown and set(asked) != set(real):
+            yield (
+                f"CMAKE_CUDA_ARCHITECTURES asks for {label} {_list(set(asked))}, and the commands compile "
+                f"{label} {_list(set(real))}."
+            )
     gfx = {word for word in _archs(cache, backends) if word.startswith("gfx")}
     if gfx and compiled.gfx and gfx != set(compiled.gfx):
         yield f"The cache asks for {_list(gfx)}, and the commands compile for {_list(set(compiled.gfx))}."
@@ -262,7 +272,7 @@ def _disagreements(cache: CMakeCache, compiled: Compiled | None, backends: Mappi
 
 
 def _list(words: set[str]) -> str:
-    return ", ".join(sorted(words))
+    return ", ".join(sorted(words)) or "none"
 
 
 def _details(cache: CMakeCache, compiled: Compiled | None, folder: Path, problem: str) -> dict[str, Any]:
@@ -284,6 +294,7 @@ def _details(cache: CMakeCache, compiled: Compiled | None, folder: Path, problem
         "source": source or None,
         "commit": cache.value("LLAMA_BUILD_COMMIT") or _commit_of(Path(source) if source else None),
         "build_number": int(number) if number.isdigit() else None,
+        "optional_not_found": list(_missing_tools(cache, optional=True)),
         "cmake_problems": [*cache.problems, *([problem] if problem else [])],
     }
     if compiled is not None:

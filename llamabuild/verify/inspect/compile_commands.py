@@ -81,8 +81,8 @@ def _gather(records: Iterator[dict[str, Any]]) -> Compiled:
 
 
 def _cuda_codes(word: str, sass: set[str], ptx: set[str]) -> None:
-    """``arch=compute_86,code=[compute_86,sm_86]`` as CMake writes it."""
-    code = word.partition("code=")[2] or word
+    """CMake writes ``--generate-code=arch=compute_86,code=[compute_86,sm_86]``: what follows the last ``code=`` counts."""
+    code = word.rpartition("code=")[2]
     for kind, number in _CUDA_CODE.findall(code):
         (sass if kind == "sm" else ptx).add(number)
 

@@ -161,6 +161,21 @@ def test_archs_of_the_commands_are_held_against_the_cache(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("flag", "sass", "ptx"),
+    [
+        ("--generate-code=arch=compute_86,code=[sm_86]", ["86"], []),
+        ("--generate-code=arch=compute_86,code=[compute_86]", [], ["86"]),
+        ("--generate-code=arch=compute_86,code=[compute_86,sm_86]", ["86"], ["86"]),
+        ("-gencode=arch=compute_90a,code=sm_90a", ["90a"], []),
+        ("-arch=sm_75", ["75"], []),
+    ],
+)
+def test_real_and_virtual_archs_are_told_apart_in_the_commands(flag, sass, ptx, tmp_path):
+    compiled = inspect(tmp_path, "GGML_CUDA:BOOL=ON\n", commands(f'"{flag}"')).details["compiled"]
+    assert (compiled["sass"], compiled["ptx"]) == (sass, ptx)
+
+
+@pytest.mark.parametrize(
     ("text", "flags", "nccl"),
     [
         ("GGML_CUDA:BOOL=ON\nGGML_CUDA_NCCL:BOOL=ON\nNCCL_LIBRARY:FILEPATH=/l/libnccl.so\n", None, True),
