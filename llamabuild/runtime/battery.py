@@ -6,9 +6,10 @@ arise. Nothing here starts or ends the server.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from llamabuild.runtime.server import ask_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,9 +180,7 @@ def check_two_at_once(exam: Exam) -> str:
             timeout=exam.timeout,
         )
 
-    with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(ask, (1, 2)))
-    used = {_good(answer, "one of two requests").body.get("id_slot") for answer in answers}
+    used = {_good(answer, "one of two requests").body.get("id_slot") for answer in ask_at_once(ask, 2)}
     _demand(len(used) == 2, f"both requests ran on slot {used}")
     return f"slots {' and '.join(map(str, sorted(used)))}"
 

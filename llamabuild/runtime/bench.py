@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llamabuild.core.errors import VerificationError
 from llamabuild.runtime.devices import list_devices
-from llamabuild.runtime.server import serve
+from llamabuild.runtime.server import ask_at_once, serve
 from llamabuild.runtime.signatures import recognise
 
 if TYPE_CHECKING:
@@ -215,8 +214,7 @@ def _measure(server: RunningServer, settings: Settings, slots: int) -> Iterator[
             body = {"prompt": tokens, "n_predict": settings.generate, "id_slot": slot, "cache_prompt": True}
             return _good(server, body | {"ignore_eos": True, "temperature": 0})
 
-        with ThreadPoolExecutor(slots) as pool:
-            timings = list(pool.map(ask, range(slots)))
+        timings = ask_at_once(ask, slots)
         prompt_seconds = max(one["prompt_ms"] for one in timings) / 1000
         decode_seconds = max(one["predicted_ms"] for one in timings) / 1000
         yield (

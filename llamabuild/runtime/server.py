@@ -10,15 +10,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from llamabuild.core.errors import VerificationError
 from llamabuild.core.process import end_group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+T = TypeVar("T")
 
 _KEPT_VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
@@ -172,6 +175,18 @@ def serve(
                 return
             finally:
                 end_group(child)
+
+
+def ask_at_once(ask: Callable[[int], T], count: int) -> list[T]:
+    """Call ``ask`` with 0, 1, … at the same time and return the answers in order.
+
+    An interrupt does not wait for the requests: they end when the server does.
+    """
+    pool = ThreadPoolExecutor(count)
+    try:
+        return list(pool.map(ask, range(count)))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def stop(server: RunningServer, *, timeout: float = 15.0) -> int:
