@@ -41,11 +41,7 @@ def read_build_info(root: Path) -> tuple[Mapping[str, Any] | None, str]:
 def claimed_by(info: Mapping[str, Any]) -> Expected:
     """What the document promises; a key of the wrong type counts as missing (and has a finding of its own)."""
     number = info.get("build_number")
-    config = {
-        str(entry.get("name")): str(entry.get("value"))
-        for entry in _list(info.get("cmake_config"))
-        if isinstance(entry, dict)
-    }
+    config = cmake_entries(info)
     return Expected(
         source=JSON_NAME,
         backends=tuple(str(each) for each in _list(info.get("backends"))) or None,
@@ -59,6 +55,15 @@ def claimed_by(info: Mapping[str, Any]) -> Expected:
         nccl=_switch(config.get("GGML_CUDA_NCCL")),
         cpu_variants=_switch(config.get("GGML_CPU_ALL_VARIANTS")) or False,
     )
+
+
+def cmake_entries(info: Mapping[str, Any]) -> dict[str, str]:
+    """Name → value of what was passed to CMake."""
+    return {
+        str(entry.get("name")): str(entry.get("value"))
+        for entry in _list(info.get("cmake_config"))
+        if isinstance(entry, dict)
+    }
 
 
 def listed_files(info: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:

@@ -46,6 +46,7 @@ def expected_of(
         rccl=spec.rccl,
         nccl=spec.nccl,
         cpu_variants=spec.cpu_variants,
+        cmake=tuple(sorted(spec.cmake.items())),
     )
 
 

@@ -98,6 +98,8 @@ class Expected:
     rccl: bool | None = None
     nccl: bool | None = None
     cpu_variants: bool = False
+    cmake: tuple[tuple[str, str], ...] = ()
+    """CMake entries that the recipe itself gives."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from llamabuild.bundle.manifest import JSON_NAME, TEXT_NAME, render_text
-from llamabuild.verify.build_info import SELF, claimed_by, listed_files
+from llamabuild.verify.build_info import SELF, claimed_by, cmake_entries, listed_files
 from llamabuild.verify.kinds import Kind
 
 if TYPE_CHECKING:
@@ -90,7 +90,16 @@ CONTRADICTION = Kind(
     "Make the bundle again; never edit BUILD_INFO by hand.",
 )
 
+NATIVE = Kind(
+    "metadata.native",
+    "warning",
+    "GGML_NATIVE was on: the code is for the very processor of the building machine, and stops with an illegal "
+    "instruction on an older one.",
+    "Configure with GGML_NATIVE=OFF for a bundle that is given to others.",
+)
+
 KINDS = (
+    NATIVE,
     MISSING,
     UNREADABLE,
     KEY_MISSING,
@@ -186,11 +195,9 @@ def _files(subject: Subject, info: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _contradictions(info: Mapping[str, Any]) -> Iterator[Finding]:
-    config = {
-        str(entry.get("name")): str(entry.get("value"))
-        for entry in info.get("cmake_config") or ()
-        if isinstance(entry, dict)
-    }
+    config = cmake_entries(info)
+    if config.get("GGML_NATIVE", "OFF").upper() in {"ON", "TRUE", "YES", "Y", "1"}:
+        yield NATIVE.at(JSON_NAME, "The bundle was compiled for the processor of the machine that built it.")
     for backend in info.get("backends") or ():
         option = f"GGML_{str(backend).upper()}"
         if config.get(option, "ON").upper() in {"OFF", "FALSE", "0", "NO"}:
@@ -228,6 +235,8 @@ def _recipe(info: Mapping[str, Any], claimed: Expected, asked: Expected, series:
         pairs.append(("build number", claimed.build_number, asked.build_number))
     if asked.tree:
         pairs.append(("tree", info.get("upstream_tree"), asked.tree))
+    config = cmake_entries(info)
+    pairs += [(f"CMake entry {name}", config.get(name), value) for name, value in asked.cmake]
     for what, told, wanted in pairs:
         if told != wanted:
             yield DIFFERS.at(JSON_NAME, f"BUILD_INFO.json tells the {what} {told}, {asked.source} {wanted}.")

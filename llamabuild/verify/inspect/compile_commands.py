@@ -81,7 +81,7 @@ def _gather(records: Iterator[dict[str, Any]]) -> Compiled:
 
 
 def _cuda_codes(word: str, sass: set[str], ptx: set[str]) -> None:
-    """CMake writes ``--generate-code=arch=compute_86,code=[compute_86,sm_86]``: what follows the last ``code=`` counts."""
+    """What follows the last ``code=`` counts, as in ``--generate-code=arch=compute_86,code=[compute_86,sm_86]``."""
     code = word.rpartition("code=")[2]
     for kind, number in _CUDA_CODE.findall(code):
         (sass if kind == "sm" else ptx).add(number)

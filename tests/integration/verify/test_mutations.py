@@ -443,6 +443,12 @@ CPU = [
         described=False,
     ),
     Mutation(
+        "a native build",
+        info(lambda d: d["cmake_config"].append({"name": "GGML_NATIVE", "value": "ON"})),
+        "metadata.native",
+        described=False,
+    ),
+    Mutation(
         "a feature nobody knows",
         info(lambda d: d["features"].append("teleport")),
         "metadata.recipe-differs",
