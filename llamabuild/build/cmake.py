@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from llamabuild.build.model import BuildTree, BuiltFile
 from llamabuild.build.network import downloads_found, namespace_prefix
 from llamabuild.build.ninja import STATUS, NinjaReader, cmake_errors
 from llamabuild.build.options import refuse_unused
+from llamabuild.build.targets import folder_name
 from llamabuild.core.errors import BuildError, ToolError
 from llamabuild.core.files import remove_tree
 from llamabuild.core.process import run
@@ -47,7 +47,7 @@ def build_folder(source: Path, target: Target) -> Path:
 
     Then ccache's relative paths are the same for every tree, and two recipes share what they have in common.
     """
-    return source / "-".join(("build", target.name, *re.findall(r"\w+", target.arch)))
+    return source / folder_name(target)
 
 
 def configure_and_build(
@@ -113,7 +113,7 @@ def _configured(
 ) -> Iterator[_Configured]:
     source = source.resolve()
     folder = build_folder(source, target)
-    name = "-".join((patched.lock.recipe, target.name, *re.findall(r"\w+", target.arch)))
+    name = f"{patched.lock.recipe}{folder.name.removeprefix('build')}"
     lock_file = context.home.locks / f"build-{source.name}-{folder.name}.lock"
     waiting = f"waiting for another run that builds {folder}"
     with holding(lock_file, on_wait=waiting, say=context.console.note) as held:

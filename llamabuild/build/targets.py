@@ -71,6 +71,11 @@ _BASELINES = {
 }
 
 
+def folder_name(target: Target) -> str:
+    """The name of a target's build folder in any source tree, such as ``build-cuda-86-real``."""
+    return "-".join(("build", target.name, *re.findall(r"\w+", target.arch)))
+
+
 def cpu_baseline(target: Target, machine: str) -> str:
     """What the CPU code of a target needs, in words for BUILD_INFO."""
     if dict(target.entries).get("GGML_CPU_ALL_VARIANTS") == "ON":

@@ -12,6 +12,7 @@ from llamabuild.build.launchers import check_options
 from llamabuild.build.model import BuildOptions, Tool, Toolchain
 from llamabuild.build.packages import install_line
 from llamabuild.build.probe import Checked, Problem, find_tool, first_errors
+from llamabuild.build.targets import cpu_target, folder_name
 from llamabuild.build.vulkan import check_vulkan
 from llamabuild.core.errors import ToolError
 
@@ -76,7 +77,9 @@ def preflight(
     problems = [problem for part in parts for problem in part.problems]
     if problems:
         raise _lacking(target, problems, host=host, recipe=recipe, options=chosen)
-    _check_space(target, host, context)
+    if recipe is None or not (context.home.src / recipe.name / folder_name(target)).exists():
+        # What is built already may be checked and used on a full disk.
+        _check_space(target, host, context)
     tools = tuple(tool for part in parts for tool in part.tools)
     paths = {tool.name: tool.path for tool in tools}
     return Toolchain(
@@ -185,8 +188,6 @@ def _lacking(
 
 
 def _alternative(target: Target, recipe: Recipe | None, host: Host, options: BuildOptions) -> str:
-    from llamabuild.build.targets import cpu_target
-
     plain = cpu_target(recipe) if recipe is not None else None
     if plain is None or plain == target.name:
         return ""

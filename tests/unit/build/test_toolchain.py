@@ -81,6 +81,9 @@ def test_too_little_disk_space_is_told_before_anything_long(
     with pytest.raises(ToolError, match=r"has 100 MiB free, and building target cpu needs about \d+ MiB") as caught:
         check(recipe, lock, "cpu", machines.plain(free=100 << 20), context)
     assert "LLAMABUILD_HOME" in (caught.value.hint or "")
+    # What is built already can be looked at with little space.
+    (context.home.src / "r/build-cpu").mkdir(parents=True)
+    assert check(recipe, lock, "cpu", machines.plain(free=100 << 20), context).cc == Path("/usr/bin/cc")
 
 
 def test_a_named_target_without_its_toolchain_says_which_would_work(
