@@ -86,7 +86,8 @@ class Host:
     def attempt(self, argv: Sequence[str], *, name: str, text: str) -> Completed:
         """Run a tool on a file ``name`` with ``text``; ``{source}`` and ``{out}`` stand for its and the result's path.
 
-        A success is remembered for as long as the tool's file is the same one; a failure is always tried again.
+        A success is remembered for as long as the tool and the host's compilers are the same files; a failure is tried
+        again each time.
         """
         record = self._record(argv, text)
         if record is not None and record.exists():
@@ -101,12 +102,12 @@ class Host:
         return Completed(argv=tuple(argv), returncode=done.returncode, tail=done.tail, timed_out=done.timed_out)
 
     def _record(self, argv: Sequence[str], text: str) -> Path | None:
-        found = self.which(argv[0])
-        if self.records is None or found is None:
+        if self.records is None:
             return None
-        real = found.resolve()
-        state = real.stat()
-        return self.records / key_of([str(real), state.st_size, state.st_mtime_ns, list(argv), text])
+        # nvcc and clang start the host's compiler too, so that it counts whoever is asked.
+        tools = [found for found in map(self.which, (argv[0], "cc", "c++")) if found is not None]
+        states = [(str(tool.resolve()), tool.stat().st_size, tool.stat().st_mtime_ns) for tool in tools]
+        return self.records / key_of([states, list(argv), text])
 
     def free_bytes(self, folder: Path) -> int:
         """Free space for this user on the file system of a folder (or of its first parent that exists)."""
