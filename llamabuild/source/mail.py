@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import email
-import email.header
+import base64
+import contextlib
 import email.utils
+import quopri
 import re
 from dataclasses import dataclass
-from email import policy
 from typing import TYPE_CHECKING
 
 from llamabuild.core.errors import PatchError
 from llamabuild.source.diff import parse_diff
 
 if TYPE_CHECKING:
-    from email.message import Message
-
     from llamabuild.source.diff import FileDiff
 
-_PREFIX = re.compile(r"^(\s*(\[[^\]]*\]|re:)\s*)+", re.IGNORECASE)
+_PREFIX = re.compile(r"^(?:re:|[ \t:]|\[[^\]]*\])+", re.IGNORECASE)
+"""What ``git mailinfo`` takes off the front of a subject."""
+_ENCODED = re.compile(rb"=\?([^?\s]+)\?([bBqQ])\?([^?]*)\?=")
+_ADDRESS = re.compile(r"^(.*?)\s*<([^<>]*)>\s*$", re.DOTALL)
 _BODY_END = re.compile(rb"^(---\s*$|diff --git |Index: |--- .+\n\+\+\+ )", re.MULTILINE)
 
 
@@ -60,13 +61,12 @@ def parse_patch(data: bytes, name: str) -> PatchFile:
         subject = name.rsplit("/", 1)[-1].removesuffix(".diff").removesuffix(".patch")
         return PatchFile(name=name, subject=subject, message=f"{subject}\n", author=None, files=files)
     head, _, body = data.partition(b"\n\n")
-    mail = email.message_from_bytes(re.sub(rb"^From [^\n]*\n", b"", head) + b"\n\n", policy=policy.compat32)
-    body = _decoded(mail, body)
-    subject = _header(mail, "Subject")
-    subject = _PREFIX.sub("", re.sub(r"\s*\n\s*", " ", subject)).strip() or name
+    headers = _headers(head)
+    body = _decoded(headers.get("content-transfer-encoding", ""), body)
+    subject = " ".join(_PREFIX.sub("", headers.get("subject", "")).split()) or name
     end = _BODY_END.search(body)
     text = _text(body[: end.start()] if end else body).strip()
-    author, text = _author(mail, text)
+    author, text = _author(headers, text)
     message = f"{subject}\n\n{text}\n" if text else f"{subject}\n"
     return PatchFile(name=name, subject=subject, message=message, author=author, files=_diffs(body, name))
 
@@ -82,53 +82,61 @@ def _diffs(text: bytes, name: str) -> tuple[FileDiff, ...]:
     return files
 
 
-def _decoded(mail: Message, body: bytes) -> bytes:
-    kind = str(mail.get("Content-Transfer-Encoding", "")).strip().lower()
+def _headers(head: bytes) -> dict[str, str]:
+    """The headers of a mail by name in lower case, unfolded and decoded."""
+    lines = re.sub(rb"\n[ \t]+", b" ", head).split(b"\n")
+    pairs = (line.partition(b":") for line in lines if not line.startswith(b"From "))
+    return {name.decode(errors="replace").lower(): _words(value.strip()) for name, _, value in pairs}
+
+
+def _words(value: bytes) -> str:
+    """A header's text; encoded words (RFC 2047) may be split inside a character, so neighbours are joined first."""
+    # Blanks between two encoded words are no part of the text.
+    value = re.sub(rb"(\?=)\s+(?==\?)", rb"\1", value)
+    parts: list[tuple[str, bytes]] = []
+    at = 0
+    for match in _ENCODED.finditer(value):
+        parts.append(("", value[at : match.start()]))
+        charset, kind, data = match.group(1).decode().lower(), match.group(2).lower(), match.group(3)
+        decoded = base64.b64decode(data) if kind == b"b" else quopri.decodestring(data, header=True)
+        if parts[-1] == ("", b"") and len(parts) > 1 and parts[-2][0] == charset:
+            parts[-2:] = [(charset, parts[-2][1] + decoded)]
+        else:
+            parts.append((charset, decoded))
+        at = match.end()
+    parts.append(("", value[at:]))
+    return "".join(_text(data, charset) for charset, data in parts)
+
+
+def _decoded(encoding: str, body: bytes) -> bytes:
+    kind = encoding.strip().lower()
     if kind == "quoted-printable":
-        import quopri
-
         return quopri.decodestring(body)
-    if kind == "base64":
-        import base64
-
-        return base64.b64decode(body)
-    return body
+    return base64.b64decode(body) if kind == "base64" else body
 
 
-def _header(mail: Message, key: str) -> str:
-    value = mail.get(key)
-    if value is None:
-        return ""
-    parts = []
-    for part, charset in email.header.decode_header(value):
-        if isinstance(part, str):
-            parts.append(part)
-            continue
-        try:
-            parts.append(part.decode(charset if charset and charset != "unknown-8bit" else "utf-8"))
-        except (LookupError, UnicodeDecodeError):
-            parts.append(_text(part))
-    return "".join(parts)
+def _text(data: bytes, charset: str = "") -> str:
+    for each in (charset, "utf-8"):
+        with contextlib.suppress(UnicodeDecodeError, LookupError):
+            return data.decode(each or "utf-8")
+    return data.decode("latin-1")
 
 
-def _text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data.decode("latin-1")
-
-
-def _author(mail: Message, text: str) -> tuple[Author | None, str]:
+def _author(headers: dict[str, str], text: str) -> tuple[Author | None, str]:
     """The author: a ``From:`` line that begins the body wins over the mail's own sender, as in ``git mailinfo``."""
-    sender = _header(mail, "From")
+    sender = headers.get("from", "")
     if text.startswith("From: "):
         sender, _, text = text.removeprefix("From: ").partition("\n")
         text = text.lstrip("\n")
-    who, address = email.utils.parseaddr(sender.encode(errors="surrogateescape").decode(errors="replace"))
-    if not who and not address:
+    match = _ADDRESS.match(sender)
+    name, address = (match.group(1), match.group(2)) if match else ("", sender)
+    if name.startswith('"') and name.endswith('"') and len(name) > 1:
+        name = re.sub(r"\\(.)", r"\1", name[1:-1])
+    name, address = " ".join(name.split()), address.strip()
+    if not name and not address:
         return None, text
     when, offset = None, 0
-    stamp = email.utils.parsedate_tz(_header(mail, "Date"))
+    stamp = email.utils.parsedate_tz(headers.get("date", ""))
     if stamp is not None:
         when, offset = email.utils.mktime_tz(stamp), (stamp[9] or 0) // 60
-    return Author(who or address, address or "unknown", when, offset), text
+    return Author(name or address, address or "unknown", when, offset), text
