@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.core.process import run
-from llamabuild.runtime.server import clean_environment, find_program
+from llamabuild.runtime.server import ServerError, clean_environment, describe_status, find_program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,11 +44,17 @@ class DeviceList:
 
 
 def list_devices(bundle: Path, *, env: Mapping[str, str]) -> DeviceList:
-    """Ask the bundle's own server. Raises ServerError when there is none, ToolError when it cannot be started."""
+    """Ask the bundle's own server. Raises ServerError when there is none or it fails, ToolError when it cannot start."""
     program = find_program(bundle)
     with tempfile.TemporaryDirectory(prefix="llamabuild-home-") as home:
         done = run(
             (program, "--list-devices"), env=clean_environment(env, home=Path(home)), timeout=_SECONDS, tail_lines=None
+        )
+    if not done.ok:
+        raise ServerError(
+            f"{program.name} --list-devices ended {describe_status(done.returncode)}.",
+            hint="The program itself does not run; llamabuild verify says what it lacks.",
+            details=done.tail[-6:],
         )
     devices = parse_devices(done.text)
     wanted = {label for name, label in _PLUGIN_DEVICES.items() if any(program.parent.glob(f"libggml-{name}*.so"))}

@@ -109,6 +109,13 @@ SIGNATURES = (
         "llama.cpp issue 27833, fixed by pull request 27858",
     ),
     Signature(
+        "runtime.libc-too-old",
+        (r"version `(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found",),
+        "This system's C or C++ library is older than the one that the bundle was built against.",
+        "Run it on a newer distribution, or build it on an older one (llamabuild verify shows the floor).",
+        "ld.so",
+    ),
+    Signature(
         "runtime.library-missing",
         (r"error while loading shared libraries|symbol lookup error|undefined symbol",),
         "The loader did not find a library or a symbol.",

@@ -41,6 +41,9 @@ llama_model_load: error loading model: done_getting_tensors: wrong number of ten
     "runtime.dflash2-tensor-split": """\
 ggml/src/ggml-backend-meta.cpp:612: GGML_ASSERT(split_state.axis != GGML_BACKEND_SPLIT_AXIS_NONE) failed
 """,
+    "runtime.libc-too-old": """\
+./llama-server: /lib/x86_64-linux-gnu/libm.so.6: version `GLIBC_2.43' not found (required by ./../lib/libllama.so.0)
+""",
     "runtime.library-missing": """\
 ./llama-server: error while loading shared libraries: libllama-server-impl.so: cannot open shared object file
 """,
