@@ -44,7 +44,7 @@ class DeviceList:
 
 
 def list_devices(bundle: Path, *, env: Mapping[str, str]) -> DeviceList:
-    """Ask the bundle's own server. Raises ServerError when there is none or it fails, ToolError when it cannot start."""
+    """Ask the bundle's own server. Raises ServerError when there is none or it fails, ToolError if it cannot start."""
     program = find_program(bundle)
     with tempfile.TemporaryDirectory(prefix="llamabuild-home-") as home:
         done = run(
