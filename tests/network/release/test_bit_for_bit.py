@@ -10,7 +10,8 @@ import pytest
 
 from llamabuild.release.diff_paths import diff_paths
 
-pytestmark = [pytest.mark.slow, pytest.mark.network]
+# Not `network` as well: who asks for those means minutes.
+pytestmark = pytest.mark.slow
 
 OTHER_USER = ("unshare", "--user", "--map-user=1234", "--map-group=1234")
 
