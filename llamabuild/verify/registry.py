@@ -16,6 +16,7 @@ from llamabuild.verify.checks import (
     metadata,
     programs,
     search_paths,
+    symbols,
     tensile,
 )
 
@@ -29,7 +30,7 @@ _SECTIONS = (
     ("Metadata", metadata.KINDS),
     ("Links", links.KINDS),
     ("Search paths", search_paths.KINDS),
-    ("Dependencies", closure.KINDS),
+    ("Dependencies", (*closure.KINDS, *symbols.KINDS)),
     ("Version floors", floors.KINDS),
     ("ELF files", elf_hygiene.KINDS),
     ("Programs and plugins", programs.KINDS),

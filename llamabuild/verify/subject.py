@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from llamabuild.elf.closure import Closure
     from llamabuild.elf.device_code import DeviceCode
+    from llamabuild.elf.policy import LibraryPolicy
     from llamabuild.elf.read import ElfFile
 
 _LLAMA_NAMES = ("libggml", "libllama", "libmtmd", "llama-", "rpc-server", "BUILD_INFO", "SHA256SUMS")
@@ -107,6 +109,7 @@ class Subject:
     """A folder under verification."""
 
     root: Path
+    """Without links on the way to it."""
     name: str
     """Of the top folder, where it means something; empty for an archive without one."""
     files: Mapping[str, File]
@@ -158,6 +161,26 @@ class Subject:
     def plugins(self) -> tuple[File, ...]:
         """Backends that ggml opens by name: ``libggml-<name>.so``, wherever they lie."""
         return tuple(file for file in self.elves if is_plugin_name(file.name))
+
+    @cached_property
+    def policy(self) -> LibraryPolicy:
+        """What is left to the host; with the Vulkan backend that is more."""
+        from llamabuild.elf.policy import LibraryPolicy
+
+        return LibraryPolicy(vulkan=any(backend_of(plugin.name) == "vulkan" for plugin in self.plugins))
+
+    @cached_property
+    def closure(self) -> Closure:
+        """The dependencies of every one of ``elves`` as a process of its own. Raises ElfError, OSError."""
+        from llamabuild.elf.closure import Search, resolve_closure
+        from llamabuild.elf.read import read_elf
+
+        def known(path: Path) -> ElfFile:
+            file = self.by_real_path.get(path.resolve())
+            return replace(file.elf, path=path) if file is not None and file.elf is not None else read_elf(path)
+
+        search = Search(inside=self.root, policy=self.policy)
+        return resolve_closure([file.real for file in self.elves], search=search, read=known)
 
     @cached_property
     def by_real_path(self) -> Mapping[Path, File]:

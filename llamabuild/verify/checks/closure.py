@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from llamabuild.bundle.rules import load_components
-from llamabuild.elf.closure import Search, resolve_closure
 from llamabuild.elf.policy import LibraryPolicy
-from llamabuild.elf.read import ElfError, read_elf
+from llamabuild.elf.read import ElfError
 from llamabuild.verify.kinds import Kind
-from llamabuild.verify.subject import backend_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from llamabuild.elf.closure import Closure, Edge
-    from llamabuild.elf.read import ElfFile
     from llamabuild.verify.findings import Finding
-    from llamabuild.verify.subject import File, Subject
+    from llamabuild.verify.subject import Subject
 
 NOT_BUNDLED = Kind(
     "closure.not-bundled",
@@ -69,20 +63,6 @@ NCCL_MISSING = Kind(
     "The recipe asks for NCCL or RCCL, and no file needs it.",
     "See why configure did not find it: llamabuild inspect on the build folder.",
 )
-VERSION_MISSING = Kind(
-    "closure.version-missing",
-    "error",
-    "A file needs a symbol version that the bundled library of that name does not define: the loader refuses to start "
-    "it. An older copy of the library, or version tables damaged by an edit, look like this.",
-    "Bundle the library that the file was linked with, and compare the version tables before and after every edit.",
-)
-SYMBOL_UNDEFINED = Kind(
-    "closure.symbol-undefined",
-    "error",
-    "A symbol that a file needs is exported by none of the libraries it depends on: the bundle mixes two builds, or a "
-    "library was linked against a stub that lacks it.",
-    "Take all files from one build.",
-)
 UNREFERENCED = Kind(
     "closure.unreferenced",
     "note",
@@ -112,8 +92,6 @@ KINDS = (
     SYSTEM_BUNDLED,
     NCCL_UNWANTED,
     NCCL_MISSING,
-    VERSION_MISSING,
-    SYMBOL_UNDEFINED,
     UNREFERENCED,
     OPENED_MISSING,
     UNREADABLE,
@@ -127,46 +105,27 @@ _HOST = (
     ("libcublas.so.*", "cuBLAS, shipped as an archive of its own by many"),
     ("libcublasLt.so.*", "cuBLASLt, shipped as an archive of its own by many"),
 )
-_VERSIONED = frozenset({"libstdc++.so.6", "libgcc_s.so.1"})
-"""Every symbol of these has a version, so none that is asked for without one can be theirs."""
-_TREE_SYMBOL = re.compile(r"^(?:ggml|gguf|llama|mtmd|common|clip|quantize|dequantize)_|^_Z")
-"""Symbols that llama.cpp's libraries have from each other."""
 _COLLECTIVES = {"nccl": "libnccl.so.*", "rccl": "librccl.so.*"}
 
 
 def check(subject: Subject) -> Iterator[Finding]:
     """Resolve every ELF file as a root of its own, by the loader's rules."""
-    policy = LibraryPolicy(vulkan=any(backend_of(plugin.name) == "vulkan" for plugin in subject.plugins))
-    yield from _hosts_own(subject, policy)
-    roots = subject.elves
+    yield from _hosts_own(subject)
+    yield from _collectives(subject)
     try:
-        search = Search(inside=subject.root, policy=policy)
-        closure = resolve_closure([file.real for file in roots], search=search, read=_known(subject))
+        closure = subject.closure
     except (ElfError, OSError) as exc:
         yield UNREADABLE.at("", "The dependencies could not be resolved.", evidence=str(exc))
         return
     yield from _edges(subject, closure)
-    yield from _collectives(subject)
-    yield from _versions(subject, closure)
-    yield from _symbols(subject, closure)
     yield from _opened_by_name(subject, closure)
 
 
-def _known(subject: Subject) -> Callable[[Path], ElfFile]:
-    """Reads nothing again that the scan has read."""
-
-    def read(path: Path) -> ElfFile:
-        file = subject.by_real_path.get(path.resolve())
-        return replace(file.elf, path=path) if file is not None and file.elf is not None else read_elf(path)
-
-    return read
-
-
-def _hosts_own(subject: Subject, policy: LibraryPolicy) -> Iterator[Finding]:
+def _hosts_own(subject: Subject) -> Iterator[Finding]:
     strict = LibraryPolicy()
     for file in subject.elves:
         soname = file.elf.soname if file.elf and file.elf.soname else file.name
-        whose = strict.classify(soname) or strict.classify(file.name) or policy.classify(soname)
+        whose = strict.classify(soname) or strict.classify(file.name) or subject.policy.classify(soname)
         if whose == "driver":
             yield DRIVER_BUNDLED.at(file.path, f"{file.path} belongs to the host's driver.", evidence=soname)
         elif whose == "system":
@@ -215,89 +174,6 @@ def _collectives(subject: Subject) -> Iterator[Finding]:
             )
         elif wanted and not users:
             yield NCCL_MISSING.at("", f"{subject.expected.source} asks for {option.upper()}, and no file needs it.")
-
-
-def _versions(subject: Subject, closure: Closure) -> Iterator[Finding]:
-    from llamabuild.elf.read import opened
-
-    defined: dict[str, frozenset[str]] = {}
-    targets = {
-        (subject.relative(edge.source), edge.needed): edge.target
-        for edge in closure.edges
-        if edge.origin == "bundled" and edge.target
-    }
-    for file in subject.elves:
-        for library, version in file.elf.version_needs if file.elf else ():
-            target = targets.get((file.path, library))
-            if target is None:
-                continue
-            key = str(target.resolve())
-            if key not in defined:
-                with opened(target) as elf:
-                    defined[key] = _version_definitions(elf)
-            if version not in defined[key]:
-                yield VERSION_MISSING.at(
-                    file.path, f"{file.path} needs {version} of {library}, which the bundled one does not define."
-                )
-
-
-def _version_definitions(elf: object) -> frozenset[str]:
-    from elftools.elf.gnuversions import GNUVerDefSection
-
-    return frozenset(
-        auxiliary.name
-        for section in elf.iter_sections()  # type: ignore[attr-defined]
-        if isinstance(section, GNUVerDefSection)
-        for _, auxiliaries in section.iter_versions()
-        for auxiliary in auxiliaries
-    )
-
-
-def _symbols(subject: Subject, closure: Closure) -> Iterator[Finding]:
-    """Symbols without a version come from libraries without versions: the bundle's own, never the C library's.
-
-    A file with a dependency that is not here (a driver, a missing library) is left out: the symbol may be there.
-    """
-    edges: dict[str, list[Edge]] = defaultdict(list)
-    for edge in closure.edges:
-        edges[subject.relative(edge.source)].append(edge)
-    for file in subject.elves:
-        reach = _reach(subject, file, edges)
-        if reach is None:
-            continue
-        wanted = set(subject.symbols(file).wanted)
-        for path in reach:
-            if not wanted:
-                break
-            wanted -= subject.symbols(subject.files[path]).exported
-        if wanted:
-            names = sorted(wanted, key=lambda name: (not _TREE_SYMBOL.match(name), name))
-            yield SYMBOL_UNDEFINED.at(
-                file.path,
-                f"{file.path} needs {names[0]}{_more(names)}, which no library of its closure exports.",
-                evidence=", ".join(names[:20]),
-                # An extension of another program (Python, Node) has symbols that its host brings, and what was linked
-                # without the C library's name still gets that library's symbols.
-                severity=None if file.of_llama and _TREE_SYMBOL.match(names[0]) else "note",
-            )
-
-
-def _more(names: list[str]) -> str:
-    return f" and {len(names) - 1} more symbols" if len(names) > 1 else ""
-
-
-def _reach(subject: Subject, file: File, edges: dict[str, list[Edge]]) -> list[str] | None:
-    """The bundled files that a file's symbols may come from, itself first; None where some are not here."""
-    order = [file.path]
-    for path in order:
-        for edge in edges.get(path, ()):
-            if edge.origin in {"driver", "missing", "outside"} and edge.needed not in _VERSIONED:
-                return None
-            if edge.target is not None:
-                real = subject.relative(edge.target.resolve())
-                if real in subject.files and real not in order:
-                    order.append(real)
-    return order
 
 
 def _opened_by_name(subject: Subject, closure: Closure) -> Iterator[Finding]:

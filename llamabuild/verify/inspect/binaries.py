@@ -36,6 +36,7 @@ def inspect_folder(
     root: Path, *, subject: str, kind: Literal["bundle", "archive"], workers: int | None = None
 ) -> Inspection:
     """Inspect every ELF file of a folder; BUILD_INFO is held against them where there is one."""
+    root = root.resolve()
     info, problem = read_build_info(root)
     tree = scan_tree(root, patterns=Patterns(searching=False), workers=workers, digests=False)
     seen = Subject(

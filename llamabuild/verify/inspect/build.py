@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llamabuild.verify.archs import parse_archs
 from llamabuild.verify.inspect.cmake_cache import CMakeCache, is_false, read_cache
 from llamabuild.verify.inspect.compile_commands import Compiled, read_compile_commands
+from llamabuild.verify.inspect.details import build_details
 from llamabuild.verify.inspect.model import Backend, Ignored, Inspection
 from llamabuild.verify.inspect.options import (
     BACKENDS,
@@ -68,7 +69,13 @@ def inspect_build(path: Path) -> Inspection:
         ignored_options=ignored,
         leftovers=tuple(_leftovers(cache, backends)),
         disagreements=tuple(_disagreements(cache, built, backends)),
-        details=_details(cache, built, folder, problem),
+        details=build_details(
+            cache,
+            built,
+            folder,
+            problems=[problem] if problem else [],
+            optional=list(_missing_tools(cache, optional=True)),
+        ),
     )
 
 
@@ -273,75 +280,3 @@ def _disagreements(cache: CMakeCache, compiled: Compiled | None, backends: Mappi
 
 def _list(words: set[str]) -> str:
     return ", ".join(sorted(words)) or "none"
-
-
-def _details(cache: CMakeCache, compiled: Compiled | None, folder: Path, problem: str) -> dict[str, Any]:
-    compilers = {
-        language.lower(): cache.value(f"CMAKE_{language}_COMPILER")
-        for language in ("C", "CXX", "CUDA", "HIP")
-        if cache.value(f"CMAKE_{language}_COMPILER")
-    }
-    source = cache.value("CMAKE_HOME_DIRECTORY")
-    number = cache.value("LLAMA_BUILD_NUMBER")
-    details: dict[str, Any] = {
-        "configured": _is_configured(folder),
-        "build_type": cache.value("CMAKE_BUILD_TYPE") or None,
-        "generator": cache.value("CMAKE_GENERATOR") or None,
-        "compilers": compilers,
-        "toolkit": _toolkit(cache),
-        "shared": _is_on(cache, "BUILD_SHARED_LIBS") if cache.declared("BUILD_SHARED_LIBS") else None,
-        "plugins": _is_on(cache, "GGML_BACKEND_DL"),
-        "source": source or None,
-        "commit": cache.value("LLAMA_BUILD_COMMIT") or _commit_of(Path(source) if source else None),
-        "build_number": int(number) if number.isdigit() else None,
-        "optional_not_found": list(_missing_tools(cache, optional=True)),
-        "cmake_problems": [*cache.problems, *([problem] if problem else [])],
-    }
-    if compiled is not None:
-        details["compiled"] = {
-            "commands": compiled.commands,
-            "native_files": len(compiled.native_files),
-            "sass": list(compiled.sass),
-            "ptx": list(compiled.ptx),
-            "gfx": list(compiled.gfx),
-        }
-    moved = cache.value("CMAKE_CACHEFILE_DIR")
-    details["moved_from"] = moved if moved and Path(moved).resolve() != folder.resolve() else None
-    return details
-
-
-def _is_configured(folder: Path) -> bool:
-    """Whether configuring reached its end: the files for the build tool are written last."""
-    return any((folder / name).exists() for name in ("build.ninja", "Makefile", "ALL_BUILD.vcxproj"))
-
-
-def _toolkit(cache: CMakeCache) -> str | None:
-    for name in ("CUDAToolkit_BIN_DIR", "CMAKE_CUDA_COMPILER", "ROCM_PATH", "hip_DIR", "Vulkan_LIBRARY"):
-        value = cache.value(name)
-        if value and not is_false(value):
-            return value
-    return None
-
-
-def _commit_of(source: Path | None) -> str | None:
-    """The commit that the source tree has checked out now, read from its files; it may have moved on since."""
-    if source is None:
-        return None
-    git = source / ".git"
-    try:
-        if git.is_file():
-            git = (source / git.read_text().partition(":")[2].strip()).resolve()
-        head = (git / "HEAD").read_text().strip()
-        if not head.startswith("ref:"):
-            return head or None
-        name = head.partition(":")[2].strip()
-        common = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
-        for place in (git / name, common / name):
-            if place.is_file():
-                return place.read_text().strip()
-        for line in (common / "packed-refs").read_text().splitlines():
-            if line.endswith(f" {name}"):
-                return line.split()[0]
-    except OSError:
-        return None
-    return None
