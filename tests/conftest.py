@@ -7,9 +7,16 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from llamabuild.core.console import Console
 from llamabuild.core.context import Context, Home
+
+# The same examples on every run, so that a change is judged by what it changed; look for new ones with
+# `--hypothesis-profile=explore`.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("explore", derandomize=False, deadline=None, print_blob=True)
+settings.load_profile("repeatable")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
