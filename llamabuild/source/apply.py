@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from llamabuild.core.errors import PatchError, SourceError
 from llamabuild.recipe.features import load_features
+from llamabuild.recipe.load import load_series
 from llamabuild.source.features import missing_probes
 from llamabuild.source.fetch import fetch
 from llamabuild.source.lock import PatchedSource, PatchOutcome
@@ -45,7 +46,7 @@ def patched_source(recipe: Recipe, lock: Lock, context: Context, *, keep_conflic
         _refuse_conflict(repository, lock, steps, context, keep_conflict=keep_conflict)
         base, commit = commit_steps(repository, lock, steps)
         tree = steps[-1].attempt.tree if steps else lock.tree
-        _check_features(repository, lock, tree, context)
+        _check_features(repository, lock, tree, expected_features(recipe, context), context=context)
         keep(repository, "patched", commit, commit)
     return PatchedSource(
         lock=lock,
@@ -139,13 +140,24 @@ def _refuse_conflict(
     raise conflict_error(steps[-1], lock.ref, kept=keep_conflict)
 
 
-def _check_features(repository: pygit2.Repository, lock: Lock, tree: str, context: Context) -> None:
+def expected_features(recipe: Recipe, context: Context) -> tuple[str, ...]:
+    """The recipe's features, and those of every series that it takes as a whole."""
+    names = list(recipe.source.features)
+    for use in recipe.series:
+        if use.groups is None and not use.without:
+            names += load_series(use.name, context, beside=recipe.file)[0].features
+    return tuple(dict.fromkeys(names))
+
+
+def _check_features(
+    repository: pygit2.Repository, lock: Lock, tree: str, names: tuple[str, ...], *, context: Context
+) -> None:
     table = load_features(context)
-    missing = missing_probes(repository, tree, {name: table[name] for name in lock.features})
+    missing = missing_probes(repository, tree, {name: table[name] for name in names})
     if missing:
-        names = ", ".join(dict.fromkeys(line.partition(":")[0] for line in missing))
+        lacking = ", ".join(dict.fromkeys(line.partition(":")[0] for line in missing))
         raise SourceError(
-            f"The patched source of {lock.recipe} does not have: {names}.",
+            f"The patched source of {lock.recipe} does not have: {lacking}.",
             details=missing,
             hint="Pin a source that has it, add the series that brings it, or drop it from the recipe's features.",
         )

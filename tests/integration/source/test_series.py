@@ -278,3 +278,22 @@ def test_what_upstream_has_by_build_number_has_to_show(forked: Forked, context: 
     features.write_text(text.format("not there"))
     with pytest.raises(PatchError, match="should be in upstream since build 4"):
         forked.patched(context, use("s"))
+
+
+def test_a_feature_that_does_not_show_stops_before_the_build(forked: Forked, context: Context) -> None:
+    write_series(context, "multigpu", forked.range().replace('groups = ["g0"', 'features = ["f"]\ngroups = ["g0"'))
+    features = context.cwd / "recipes" / "features.toml"
+    features.parent.mkdir(exist_ok=True)
+    text = 'schema = 1\n[feature.f]\nsummary = "f"\n[[feature.f.tree]]\npath = "a.cpp"\n{}\n'
+    features.write_text(text.format('text = "first"\nabsent = "second"'))
+    assert states(forked.patched(context, use("multigpu")))[0] == "merged three-way"
+    for probe, said in (
+        ('text = "second"', "'second' is not in a.cpp"),
+        ('absent = "first"', "'first' is still in a.cpp"),
+    ):
+        features.write_text(text.format(probe))
+        with pytest.raises(SourceError, match="does not have: f") as caught:
+            forked.patched(context, use("multigpu"))
+        assert said in caught.value.details[0]
+    # A part of the series promises nothing.
+    forked.patched(context, use("multigpu", 'groups = ["g0"]'))
