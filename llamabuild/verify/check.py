@@ -132,7 +132,18 @@ def _verify_folder(root: Path, name: str, *, asked: _Asked, context: Context, op
         *_guarded("features", features.check(subject, table=load_features(context), runs=runs)),
     ]
     found.sort(key=lambda each: (_SEVERITIES[each.severity], each.name, each.file, each.message))
-    return Report(subject=str(root), findings=tuple(dict.fromkeys(found)), facts=facts_of(subject))
+    told = tuple(_printable(finding) for finding in dict.fromkeys(found))
+    return Report(subject=str(root), findings=told, facts=facts_of(subject))
+
+
+def _printable(finding: Finding) -> Finding:
+    """File names need not be text: what cannot be written as UTF-8 is written with escapes."""
+    values = {
+        key: value.encode("utf-8", "backslashreplace").decode()
+        for key in ("file", "message", "evidence")
+        if not (value := getattr(finding, key)).isprintable()
+    }
+    return replace(finding, **values) if values else finding
 
 
 def _guarded(name: str, findings: Iterator[Finding]) -> Iterator[Finding]:

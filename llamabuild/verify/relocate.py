@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import shutil
@@ -48,6 +49,8 @@ class Started:
     """Standard output and error together."""
     error: str = ""
     """Why there is no return code."""
+    refused: bool = False
+    """The system did not let it start: its mode, or a file system that is mounted without execution."""
 
     @property
     def ok(self) -> bool:
@@ -136,7 +139,8 @@ def start(place: Elsewhere, program: str, arguments: tuple[str, ...], *, seconds
             **user,  # type: ignore[call-overload]
         )
     except OSError as exc:
-        return Started(program, arguments, None, "", error=exc.strerror or str(exc))
+        refused = exc.errno in {errno.EACCES, errno.EPERM}
+        return Started(program, arguments, None, "", error=exc.strerror or str(exc), refused=refused)
     try:
         output, _ = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

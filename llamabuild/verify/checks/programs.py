@@ -7,6 +7,7 @@ import signal
 import stat
 from typing import TYPE_CHECKING
 
+from llamabuild.verify.build_info import cmake_entries
 from llamabuild.verify.inspect.symbols import build_identity
 from llamabuild.verify.kinds import Kind
 from llamabuild.verify.subject import backend_of
@@ -81,6 +82,13 @@ PLUGIN_MISPLACED = Kind(
     "A plugin lies where ggml does not look: it looks in the folder of the running program (and in the current one).",
     "Put it beside the programs, in bin/.",
 )
+COMPILED_IN = Kind(
+    "plugin.compiled-in-folder",
+    "error",
+    "GGML_BACKEND_DIR was set: ggml looks for plugins in that folder of the building machine before it looks beside "
+    "the programs, so another build's plugins can get in front.",
+    "Leave GGML_BACKEND_DIR empty.",
+)
 PLUGIN_NAME = Kind(
     "plugin.name",
     "error",
@@ -112,6 +120,7 @@ KINDS = (
     PLUGIN_FAILS,
     PLUGIN_UNTRIED,
     PLUGIN_MISPLACED,
+    COMPILED_IN,
     PLUGIN_NAME,
     PLUGIN_MISSING,
     PLUGIN_UNDECLARED,
@@ -131,15 +140,23 @@ def check(subject: Subject) -> Iterator[Finding]:
     for name in subject.expected.programs:
         if f"bin/{name}" not in here and not any(path.endswith(f"/{name}") for path in here):
             yield MISSING.at(f"bin/{name}", f"The program {name} is not in bin/.", evidence=subject.expected.source)
-    executable = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
     for file in subject.programs:
-        if file.mode & executable != executable:
+        if not is_executable_by_all(file.mode):
             yield NOT_EXECUTABLE.at(
                 file.path, f"{file.path} is not executable for everybody.", evidence=stat.filemode(file.mode)
             )
+    folder = cmake_entries(subject.build_info or {}).get("GGML_BACKEND_DIR", "")
+    if folder:
+        yield COMPILED_IN.at("", f"Plugins are looked for in {folder} first, wherever the bundle is.")
     yield from _identity(subject)
     yield from _plugin_places(subject)
     yield from _plugin_set(subject)
+
+
+def is_executable_by_all(mode: int) -> bool:
+    """Whether everybody may start a file of this mode."""
+    executable = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
+    return mode & executable == executable
 
 
 def _identity(subject: Subject) -> Iterator[Finding]:
@@ -205,8 +222,15 @@ def _plugin_set(subject: Subject) -> Iterator[Finding]:
 
 def judge_runs(subject: Subject, runs: Sequence[Started]) -> Iterator[Finding]:
     """Judge what the started programs answered."""
+    started = {file.path: file for file in subject.programs}
     for run in runs:
-        if not run.ok:
+        if run.refused and is_executable_by_all(started[run.program].mode):
+            yield NOT_RUN.at(
+                run.program,
+                f"{run.program} was not started: {run.error}.",
+                hint="Set TMPDIR to a folder without noexec.",
+            )
+        elif not run.ok:
             yield FAILS.at(
                 run.program,
                 f"{run.program} {' '.join(run.arguments)} {_how(run)}.",

@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
     return root
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=TEXTS)
 def test_the_entries_are_those_that_cmake_lists(folder, text):
     head = f"CMAKE_CACHE_MAJOR_VERSION:INTERNAL=4\nCMAKE_HOME_DIRECTORY:INTERNAL={folder}/source\n"

@@ -443,6 +443,12 @@ CPU = [
         described=False,
     ),
     Mutation(
+        "a compiled-in plugin folder",
+        info(lambda d: d["cmake_config"].append({"name": "GGML_BACKEND_DIR", "value": "/usr/lib/ggml"})),
+        "plugin.compiled-in-folder",
+        described=False,
+    ),
+    Mutation(
         "a native build",
         info(lambda d: d["cmake_config"].append({"name": "GGML_NATIVE", "value": "ON"})),
         "metadata.native",
@@ -539,6 +545,14 @@ def test_an_offload_bundle_cut_short_is_found(hip_bundle_gfx1100, copy_of, hip_b
     refill("libggml-hip.so", ".hip_fatbin", longer)(made.root)
     report = verify_path(made.root, context=made.context, recipe=made.recipe, options=Options(run=False))
     assert "device.not-read" in {each.name for each in report.findings}
+
+
+def test_a_name_that_is_no_text_is_told_and_can_be_printed(cpu_bundle, copy_of):
+    made = copy_of(cpu_bundle)
+    Path(os.fsdecode(os.fsencode(made.root) + b"/lib/caf\xe9.so")).write_bytes(b"x")
+    report = verify_path(made.root, context=made.context, recipe=made.recipe, options=Options(run=False))
+    assert "file.name" in {each.name for each in report.findings}
+    assert json.dumps(report.to_json(), ensure_ascii=False).encode()
 
 
 def test_another_top_folder_name_is_found(cpu_bundle, copy_of):
