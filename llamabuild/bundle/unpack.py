@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
 import sys
 import tarfile
+import zlib
 from io import FileIO
 from typing import TYPE_CHECKING
 
@@ -59,11 +61,12 @@ def opened_tar(path: Path) -> Iterator[tarfile.TarFile]:
             with zstd.open(path, "rb") as stream, tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK) as tar:
                 yield tar
         elif magic[:2] == _GZIP_MAGIC:
-            with tarfile.open(path, mode="r|gz", bufsize=_BLOCK) as tar:
+            # Not tarfile's own "r|gz": it keeps what a block expands to, and a block of zeros expands a thousandfold.
+            with gzip.open(path, "rb") as plain, tarfile.open(fileobj=plain, mode="r|", bufsize=_BLOCK) as tar:
                 yield tar
         else:
             raise BundleError(f"{path} is neither a .tar.gz nor a .tar.zst.", hint="Name an archive of a bundle.")
-    except (tarfile.TarError, zstd.ZstdError, EOFError) as exc:
+    except (tarfile.TarError, zstd.ZstdError, EOFError, gzip.BadGzipFile, zlib.error) as exc:
         raise BundleError(
             f"{path} is a damaged archive: {exc}.", hint="Fetch it again and compare it with SHA256SUMS."
         ) from exc

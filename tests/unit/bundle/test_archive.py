@@ -8,6 +8,7 @@ import io
 import os
 import random
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -111,6 +112,33 @@ def test_damaged_archives(tmp_path):
     two = archive_of(tmp_path / "two.tar.gz", member("one/a"), member("two/a"))
     with pytest.raises(BundleError, match="2 top folders"):
         open_archive(two, tmp_path / "v")
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_thinned_library_unpacks_in_little_memory(tmp_path, kind):
+    """300 MB of zeros are a few kilobytes in an archive, and must not be so many megabytes on the way out of it."""
+    path = tmp_path / f"a.{kind}"
+    with path.open("wb") as handle:
+        sink = MAKERS[kind](handle, 2)
+        info = tarfile.TarInfo("top/lib.so")
+        info.size = 300 << 20
+        sink.write(info.tobuf())
+        for _ in range(300):
+            sink.write(bytes(1 << 20))
+        sink.write(bytes(10_240))
+        sink.close()
+    code = (
+        "import re, sys; from pathlib import Path; from llamabuild.bundle.unpack import open_archive\n"
+        "open_archive(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "print(int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1]) // 1024)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, path, tmp_path / "u"], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 200
+    made = (tmp_path / "u/top/lib.so").stat()
+    assert made.st_size == 300 << 20
+    assert made.st_blocks * 512 < 1 << 20
 
 
 def test_copies_keep_holes(tmp_path):
