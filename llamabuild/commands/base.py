@@ -51,7 +51,8 @@ def add_recipe(parser: argparse.ArgumentParser, *, required: bool = True) -> Non
 
 
 def emit(text: str) -> None:
-    """Print a result on standard output."""
+    """Print a result on standard output; what is no text (a file's name need not be) is written with escapes."""
+    text = text.encode("utf-8", "backslashreplace").decode()
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
