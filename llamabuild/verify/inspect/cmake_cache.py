@@ -88,8 +88,8 @@ def is_false(value: str) -> bool:
 
 
 def read_cache(path: Path) -> CMakeCache:
-    """Read a file; bytes that are no UTF-8 are kept as surrogates. Raises OSError."""
-    return parse_cache(path.read_bytes().decode(errors="surrogateescape"))
+    """Read a file; bytes that are no UTF-8 are written with escapes. Raises OSError."""
+    return parse_cache(path.read_bytes().decode(errors="backslashreplace"))
 
 
 def parse_cache(text: str) -> CMakeCache:

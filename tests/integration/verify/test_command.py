@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,8 +17,6 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def llamabuild(*words, env=None, cwd=None) -> subprocess.CompletedProcess[str]:
-    import os
-
     environment = {name: value for name, value in os.environ.items() if name not in {"CI", "GITHUB_ACTIONS"}}
     environment |= {"PYTHONPATH": str(REPOSITORY), **(env or {})}
     command = [sys.executable, "-m", "llamabuild", *map(str, words)]
@@ -125,6 +124,19 @@ def test_inspect_of_nothing_it_knows_is_a_usage_error(tmp_path):
     assert llamabuild("inspect", damaged).returncode == 2
 
 
+def test_names_and_values_that_are_no_text_are_printed_with_escapes(cpu_bundle, copy_of, tmp_path):
+    made = copy_of(cpu_bundle)
+    plugin = made.root / "bin/libggml-cpu.so"
+    plugin.rename(os.fsdecode(os.fsencode(plugin.with_name("libggml-cpu-")) + b"caf\xe9.so"))
+    (tmp_path / "CMakeCache.txt").write_bytes(b"GGML_CPU:BOOL=ON\nGGML_FANCY:UNINITIALIZED=caf\xe9\n")
+    for path in (made.root, tmp_path / "CMakeCache.txt"):
+        for option in ([], ["--json"]):
+            done = llamabuild("inspect", path, *option)
+            assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    document = json.loads(llamabuild("verify", made.root, "--no-run", "--json").stdout)
+    assert any(finding["name"] == "file.name" for finding in document["findings"])
+
+
 def test_programs_are_started_elsewhere_with_nothing_in_their_environment(cpu_bundle, copy_of, monkeypatch):
     """A program that writes where it stands, or wants HOME, fails here and not at a user's."""
     made = copy_of(cpu_bundle)
@@ -179,7 +191,6 @@ def test_a_bundle_that_needs_a_newer_glibc_than_here_is_not_started(cpu_bundle, 
 
 
 def test_interrupted_verification_leaves_nothing_behind(cpu_bundle, tmp_path):
-    import os
     import signal
     import time
 
