@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from llamabuild.core.errors import SourceError
 from llamabuild.core.files import locked
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Mirror:
         """The repository, made when it is not there; reading needs no lock."""
         import pygit2
 
+        # A state folder may come into a container from another user; nothing of a mirror is ever run.
+        pygit2.settings.owner_validation = False
         if not (self.path / "HEAD").is_file():
             self.path.mkdir(parents=True, exist_ok=True)
             pygit2.init_repository(str(self.path), bare=True)
@@ -52,11 +55,21 @@ def normalized(url: str) -> str:
 
 @contextlib.contextmanager
 def writing(mirror: Mirror, context: Context) -> Iterator[pygit2.Repository]:
-    """Hold the mirror's lock and have it open."""
-    with locked(
-        mirror.lock, on_wait=f"waiting for another run that fills {mirror.path.name}", say=context.console.note
-    ):
-        yield mirror.open()
+    """Hold the mirror's lock and have it open.
+
+    Raises SourceError where git's own failures (a full disk, a damaged file) come out of what is done with it.
+    """
+    import pygit2
+
+    waiting = f"waiting for another run that fills {mirror.path.name}"
+    with locked(mirror.lock, on_wait=waiting, say=context.console.note):
+        try:
+            yield mirror.open()
+        except pygit2.GitError as exc:
+            raise SourceError(
+                f"The mirror {mirror.path} cannot be used: {str(exc).strip().rstrip('.')}.",
+                hint="Free some space; if the mirror is damaged, remove that folder, and it is fetched anew.",
+            ) from exc
 
 
 def has_tree(repository: pygit2.Repository, tree: str) -> bool:

@@ -42,6 +42,7 @@ def check_out(patched: PatchedSource, folder: Path, context: Context, *, standal
 
     folder = folder.absolute()
     with _holding(folder, context):
+        pygit2.settings.owner_validation = False
         repository = pygit2.Repository(str(patched.repository))
         marker = folder / ".git" / _MARKER
         if not folder.is_dir() or not any(folder.iterdir()):

@@ -40,18 +40,15 @@ def recipe(server: GitServer, upstream: Git, context: Context) -> str:
     return url
 
 
-def start(context: Context, *words: str) -> subprocess.Popen[str]:
+def start(context: Context, *words: str, largest_file: int | None = None) -> subprocess.Popen[str]:
     env = {**context.env, "LLAMABUILD_HOME": str(context.home.root), "NO_COLOR": "1"}
     argv = [sys.executable, "-m", "llamabuild", *words]
-    return subprocess.Popen(
-        argv,
-        cwd=context.cwd,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    if largest_file is not None:
+        limit = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({largest_file}, {largest_file}))"
+        code = f"import resource, runpy; {limit}; runpy.run_module('llamabuild', run_name='__main__', alter_sys=True)"
+        argv[1:3] = ["-c", code]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(argv, cwd=context.cwd, env=env, text=True, start_new_session=True, **pipes)
 
 
 def run(context: Context, *words: str) -> tuple[int, str, str]:
@@ -108,6 +105,22 @@ def test_an_interrupt_ends_with_130_and_the_next_run_finishes(
     import pygit2
 
     assert has_tree(pygit2.Repository(str(mirror_of(recipe, context).path)), upstream.tree())
+
+
+@pytest.mark.parametrize("size", [2_000, 20_000, 60_000])
+def test_a_disk_that_is_full_is_said_and_leaves_nothing_half_written(
+    recipe: str, upstream: Git, context: Context, size: int
+) -> None:
+    """A limit on the size of a file fails writes in the same places as a full disk, without needing one."""
+    process = start(context, "source", "--recipe", "r", "--to", "tree", largest_file=size)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in {2, 3}, err
+    assert "error: " in err
+    assert "Traceback" not in err
+    assert not (context.cwd / "tree").exists()
+    code, _, err = run(context, "source", "--recipe", "r", "--to", "tree")
+    assert code == 0, err
+    assert Git(context.cwd / "tree")("status", "--porcelain") == ""
 
 
 @pytest.mark.parametrize(
