@@ -23,6 +23,7 @@ from llamabuild.verify.checks import (
     search_paths,
     symbols,
     tensile,
+    wheel,
 )
 from llamabuild.verify.expect import choose_target, expected_of
 from llamabuild.verify.facts import facts_of
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from llamabuild.recipe.series import Series
     from llamabuild.verify.findings import Finding
 
-_STATIC = (links, search_paths, closure, symbols, floors, elf_hygiene, content, programs, device_code, tensile)
+_STATIC = (links, search_paths, closure, symbols, floors, elf_hygiene, content, programs, device_code, tensile, wheel)
 """Checks that look at files alone."""
 _SEVERITIES = {"error": 0, "warning": 1, "note": 2}
 

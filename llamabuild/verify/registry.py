@@ -18,6 +18,7 @@ from llamabuild.verify.checks import (
     search_paths,
     symbols,
     tensile,
+    wheel,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _SECTIONS = (
     ("The archive", unpack.KINDS),
     ("Metadata", metadata.KINDS),
+    ("Python wheels", wheel.KINDS),
     ("Links", links.KINDS),
     ("Search paths", search_paths.KINDS),
     ("Dependencies", (*closure.KINDS, *symbols.KINDS)),

@@ -276,6 +276,30 @@ def test_a_zip_with_links_is_read_with_links(cpu_bundle, tmp_path):
     assert [finding for finding in report.findings if finding.name != "program.same-user"] == []
 
 
+def test_a_wheel_is_held_against_its_own_record(tmp_path, cpu_bundle):
+    import base64
+    import hashlib
+
+    content = {"pkg/__init__.py": b"x = 1\n", "pkg/data.txt": b"data\n"}
+    rows = [
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip('=')},{len(data)}"
+        for name, data in content.items()
+    ]
+    record = "\n".join([*rows, "pkg-1.dist-info/RECORD,,"])
+
+    def wheel(name: str, files: dict[str, bytes]) -> Path:
+        path = tmp_path / f"{name}-1-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            for member, data in {**files, "pkg-1.dist-info/RECORD": record.encode()}.items():
+                archive.writestr(member, data)
+        return path
+
+    assert not {each for each in found(wheel("good", content), cpu_bundle) if each.startswith(("wheel.", "archive."))}
+    assert "wheel.digest" in found(wheel("changed", {**content, "pkg/data.txt": b"date\n"}), cpu_bundle)
+    assert "wheel.file-missing" in found(wheel("less", {"pkg/data.txt": b"data\n"}), cpu_bundle)
+    assert "wheel.file-unlisted" in found(wheel("more", {**content, "pkg/more.txt": b"x"}), cpu_bundle)
+
+
 def test_runpath_on_the_executable_alone_does_not_reach_its_libraries(cpu_bundle, copy_of):
     """ggml-org/llama.cpp#25807: the check must not inherit RUNPATH."""
     made = copy_of(cpu_bundle)
