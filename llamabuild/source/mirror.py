@@ -63,6 +63,7 @@ def writing(mirror: Mirror, context: Context) -> Iterator[pygit2.Repository]:
 
     waiting = f"waiting for another run that fills {mirror.path.name}"
     with locked(mirror.lock, on_wait=waiting, say=context.console.note):
+        remove_leftovers(mirror.path)
         try:
             yield mirror.open()
         except pygit2.GitError as exc:
@@ -70,6 +71,17 @@ def writing(mirror: Mirror, context: Context) -> Iterator[pygit2.Repository]:
                 f"The mirror {mirror.path} cannot be used: {str(exc).strip().rstrip('.')}.",
                 hint="Free some space; if the mirror is damaged, remove that folder, and it is fetched anew.",
             ) from exc
+
+
+def remove_leftovers(git_folder: Path) -> None:
+    """Remove what git's writers left when they were killed; call this where nobody else can be writing."""
+    for leftover in (
+        *git_folder.glob("*.lock"),
+        *git_folder.glob("refs/**/*.lock"),
+        *git_folder.glob("objects/pack/pack_git2_*"),
+        *git_folder.glob("objects/pack/tmp_*"),
+    ):
+        leftover.unlink(missing_ok=True)
 
 
 def has_tree(repository: pygit2.Repository, tree: str) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llamabuild.core.errors import SourceError
 from llamabuild.core.files import atomic_folder, locked, write_text
+from llamabuild.source.mirror import remove_leftovers
 from llamabuild.source.treepatch import EXECUTABLE, FOLDER, LINK, SUBMODULE, Entry, check_path
 
 if TYPE_CHECKING:
@@ -192,6 +193,8 @@ def _write_git(patched: PatchedSource, folder: Path, *, standalone: bool) -> Non
     """A ``.git`` with HEAD at the patched commit; its objects are borrowed from the mirror, or its own."""
     import pygit2
 
+    if not standalone:
+        remove_leftovers(folder / ".git")
     if not (folder / ".git" / "HEAD").is_file():
         pygit2.init_repository(str(folder))
     objects = folder / ".git" / "objects"

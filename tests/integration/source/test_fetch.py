@@ -16,6 +16,7 @@ from llamabuild.core.errors import PatchError, RecipeError, SourceError
 from llamabuild.source.apply import patched_source
 from llamabuild.source.mirror import has_tree, mirror_of
 from llamabuild.source.resolve import resolve
+from llamabuild.source.worktree import check_out
 
 if TYPE_CHECKING:
     from gitserver import GitServer
@@ -151,6 +152,29 @@ def test_a_cut_connection_leaves_the_mirror_usable(server: GitServer, upstream: 
     server.cut_after = None
     assert patched_source(second, resolve(second, context), context).tree == upstream.tree("master")
     assert "missing" not in Git(mirror_of(url, context).path)("fsck", "--connectivity-only")
+
+
+def test_what_a_killed_run_left_in_the_mirror_is_no_hindrance(
+    server: GitServer, upstream: Git, context: Context, tmp_path: Path
+) -> None:
+    url = server.of(upstream.path)
+    recipe = write_recipe(
+        context, "r", pin(url, upstream("rev-parse", "v1^{commit}"), upstream.tree("v1"), ref='ref = "v1"')
+    )
+    patched = patched_source(recipe, resolve(recipe, context), context)
+    check_out(patched, tmp_path / "tree", context)
+    mirror = mirror_of(url, context).path
+    (mirror / "objects" / "pack" / "pack_git2_abcdef").write_bytes(b"half a pack")
+    for name in ("shallow.lock", "config.lock", "refs/llamabuild/commits/x.lock"):
+        (mirror / name).write_text("")
+    for name in ("index.lock", "HEAD.lock", "refs/heads/llamabuild.lock"):
+        (tmp_path / "tree" / ".git" / name).write_text("")
+    second = write_recipe(context, "s", pin(url, upstream("rev-parse", "master"), upstream.tree("master")))
+    patched = patched_source(second, resolve(second, context), context)
+    assert patched.tree == upstream.tree("master")
+    check_out(patched, tmp_path / "tree", context)
+    assert Git(tmp_path / "tree")("rev-parse", "HEAD^{tree}") == upstream.tree("master")
+    assert not (mirror / "objects" / "pack" / "pack_git2_abcdef").exists()
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/llama.cpp", "https://nowhere.invalid/llama.cpp"])
