@@ -200,14 +200,4 @@ def read_subject(
     own_folders = {str(context.home.root), str(context.home.root.resolve())}
     patterns = Patterns(folders=tuple(sorted(folder.encode() for folder in own_folders if len(folder) > 4)))
     tree = scan_tree(root, patterns=patterns, workers=workers)
-    return Subject(
-        root=root,
-        name=name,
-        files=tree.files,
-        links=tree.links,
-        folders=tree.folders,
-        special=tree.special,
-        unreadable=tree.unreadable,
-        build_info=info,
-        build_info_error=info_error,
-    )
+    return Subject.of(tree, root=root, name=name, info=info, info_error=info_error)

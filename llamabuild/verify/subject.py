@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from llamabuild.elf.device_code import DeviceCode
     from llamabuild.elf.policy import LibraryPolicy
     from llamabuild.elf.read import ElfFile
+    from llamabuild.verify.scan import Tree
 
 _LLAMA_NAMES = ("libggml", "libllama", "libmtmd", "llama-", "rpc-server", "BUILD_INFO", "SHA256SUMS")
 _GPU_MACHINES = frozenset({"EM_AMDGPU", "EM_CUDA", "224", "190"})
@@ -125,6 +126,21 @@ class Subject:
     build_info_error: str
     expected: Expected = field(default_factory=Expected)
     _symbols: dict[str, Symbols] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, tree: Tree, *, root: Path, name: str, info: Mapping[str, Any] | None, info_error: str) -> Subject:
+        """What was read below ``root``; nothing is expected of it yet."""
+        return cls(
+            root=root,
+            name=name,
+            files=tree.files,
+            links=tree.links,
+            folders=tree.folders,
+            special=tree.special,
+            unreadable=tree.unreadable,
+            build_info=info,
+            build_info_error=info_error,
+        )
 
     @property
     def own(self) -> bool:

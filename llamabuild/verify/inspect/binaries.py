@@ -12,7 +12,7 @@ from llamabuild.verify.inspect.model import Backend, Inspection
 from llamabuild.verify.inspect.options import BACKENDS
 from llamabuild.verify.inspect.symbols import build_identity, linked_backends
 from llamabuild.verify.patterns import Patterns
-from llamabuild.verify.scan import read_file, scan_tree
+from llamabuild.verify.scan import Tree, read_file, scan_tree
 from llamabuild.verify.subject import Subject, backend_of, is_plugin_name
 
 if TYPE_CHECKING:
@@ -39,17 +39,7 @@ def inspect_folder(
     root = root.resolve()
     info, problem = read_build_info(root)
     tree = scan_tree(root, patterns=Patterns(searching=False), workers=workers, digests=False)
-    seen = Subject(
-        root=root,
-        name=root.name,
-        files=tree.files,
-        links=tree.links,
-        folders=tree.folders,
-        special=tree.special,
-        unreadable=tree.unreadable,
-        build_info=info,
-        build_info_error=problem,
-    )
+    seen = Subject.of(tree, root=root, name=root.name, info=info, info_error=problem)
     inspection = from_binaries(seen, subject=subject, kind=kind)
     if info is None:
         return inspection
@@ -62,17 +52,8 @@ def inspect_elf(path: Path) -> Inspection:
 
     read_elf(path)
     file = read_file(path.name, path, path.stat(), patterns=Patterns(searching=False), digests=False)
-    seen = Subject(
-        root=path.parent,
-        name="",
-        files={path.name: file},
-        links={},
-        folders={},
-        special=(),
-        unreadable={},
-        build_info=None,
-        build_info_error="",
-    )
+    tree = Tree(files={path.name: file}, links={}, folders={}, special=(), unreadable={})
+    seen = Subject.of(tree, root=path.parent, name="", info=None, info_error="")
     inspection = from_binaries(seen, subject=str(path), kind="elf")
     elf = file.elf
     if elf is None:
