@@ -90,11 +90,10 @@ def plan_bundle(
         if folder == "lib":
             for link, target in sibling_links(built.path):
                 draft.add(Entry(f"lib/{link}", None, target, LLAMA, edit=False))
+    if vendor is None and runtime != "system":
+        vendor = own_vendor(build, root=root)
     search = _search(build, root=root, vendor=vendor, runtime=runtime)
     paths = [built.path for built in build.files]
-    if vendor is None and runtime != "system":
-        vendor = detect_vendor(resolve_closure(paths, search=search), build)
-        search = _search(build, root=root, vendor=vendor, runtime=runtime)
     if vendor is None or runtime == "system":
         closure = resolve_closure(paths, search=search)
         add_closure(draft, closure, packages=[PackageFiles.read(root)])
@@ -109,6 +108,12 @@ def plan_bundle(
     context.console.detail(f"{len(closure.files)} ELF files reached, {len(draft.entries)} entries planned")
     set_rpaths(draft, closure, own=LLAMA)
     return draft.plan(name, rpath=build.target.rpath)
+
+
+def own_vendor(build: BuildTree, *, root: Path = Path("/")) -> Vendor | None:
+    """The vendor's tree that a build was linked with; None where it needs no vendor's library, or none is found."""
+    search = _search(build, root=root, vendor=None, runtime="bundled")
+    return detect_vendor(resolve_closure([built.path for built in build.files], search=search), build)
 
 
 def _search(build: BuildTree, *, root: Path, vendor: Vendor | None, runtime: Runtime) -> Search:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from llamabuild.bundle.foreign import foreign_build
 from llamabuild.bundle.kpack import simulate_kpack
 from llamabuild.bundle.manifest import write_build_info
 from llamabuild.bundle.options import BundleOptions
-from llamabuild.bundle.plan import plan_bundle
+from llamabuild.bundle.plan import own_vendor, plan_bundle
 from llamabuild.bundle.stage import stage
 from llamabuild.bundle.tensile import SearchResult, simulate_hipblaslt, simulate_rocblas
 from llamabuild.bundle.trees import cuda_vendor, rocm_vendor
@@ -92,6 +93,8 @@ def bundle_folder(
         vendor = rocm_vendor(rocm.absolute(), arch=arch, keep=options.keep_archs, thin=options.thin)
     elif cuda is not None:
         vendor = cuda_vendor(cuda.absolute())
+    elif (found := own_vendor(build)) is not None:
+        vendor = replace(found, keep=options.keep_archs, thin=found.thin and options.thin)
     label = f"{build.target.name}-{arch}" if arch else build.target.name
     return bundle_build(
         build,

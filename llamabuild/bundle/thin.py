@@ -3,6 +3,7 @@
 ``.hip_fatbin`` is a row of offload bundles (LLVM, ``clang/docs/ClangOffloadBundler.rst``), each with a table of code
 objects, one for each arch. The HIP runtime reads the entry of its own target and no other, so the others can be
 zeros; an archive and a file system then pay nothing for them. Only for libraries whose licence allows changes.
+The reader here is not the one that verification judges by, so that a mistake of one does not pass the other.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -88,7 +88,9 @@ def detect_vendor(closure: Closure, build: BuildTree) -> Vendor | None:
         return None
     if "hip" in build.target.backends:
         return rocm_vendor(folders[0], arch=build.target.arch)
-    return cuda_vendor(folders[0])
+    found = cuda_vendor(folders[0])
+    # NVIDIA's wheels for CUDA 12 are a folder each.
+    return replace(found, folders=tuple(dict.fromkeys([*found.folders, *folders])))
 
 
 def cuda_vendor(path: Path) -> Vendor:

@@ -61,7 +61,7 @@ def make_tree(root: Path, layout: str) -> RocmLayout:
     return tree
 
 
-def plugin(target: Path, tree: RocmLayout, *more: Path) -> Path:
+def plugin(target: Path, tree: RocmLayout, *more: Path, runpath: Path | None = None) -> Path:
     """``libggml-hip.so`` for three archs, which needs hipBLAS, rocBLAS and what ``more`` names."""
     needs = [tree.lib / name for name in ("libhipblas.so.2", "librocblas.so.4", "libamdhip64.so.6")]
     data = offload_bundle({arch: code(at) for at, arch in enumerate(ARCHS)})
@@ -71,6 +71,8 @@ def plugin(target: Path, tree: RocmLayout, *more: Path) -> Path:
         *map(str, more),
         f"-Wl,-rpath-link,{tree.lib}:{tree.lib}/rocm_sysdeps/lib",
     )
+    if runpath:
+        flags += (f"-Wl,--enable-new-dtags,-rpath,{runpath}",)
     return hip_library(target, data, flags=flags)
 
 

@@ -151,6 +151,18 @@ def test_more_archs_and_no_thinning(build, tree, tmp_path, context):
     assert not [change for change in staged.changes if change.thinned]
 
 
+def test_the_tree_that_a_build_was_linked_with(build, tree, tmp_path, context):
+    """Without ``--rocm`` the plugin's own RUNPATH leads there, and the choices count all the same."""
+    plugin(build / "bin/libggml-hip.so", tree, runpath=tree.lib)
+    staged, _ = bundle_folder(build, tmp_path / "one", arch=ARCH, context=context)
+    assert "lib/rocblas/library/TensileLibrary_lazy_gfx1100.dat" in files(staged.root)
+    assert [change.thinned.zeroed for change in staged.changes if change.thinned] == [("gfx90a", "gfx1030")]
+    options = BundleOptions(keep_archs=("gfx1030",), thin=False)
+    staged, _ = bundle_folder(build, tmp_path / "two", arch=ARCH, context=context, options=options)
+    assert "lib/rocblas/library/TensileLibrary_lazy_gfx1030.dat" in files(staged.root)
+    assert not [change for change in staged.changes if change.thinned]
+
+
 def test_build_info_lists_what_was_thinned(build, tree, tmp_path, context):
     staged, _ = bundle(build, tree, tmp_path / "out", context)
     document = json.loads((staged.root / "BUILD_INFO.json").read_text())
