@@ -91,6 +91,10 @@ def test_truth_is_what_if_makes_of_it(folder):
 PROJECT = """
 cmake_minimum_required(VERSION 3.18)
 project(tiny C)
+if(LLAMA_RPC) # as llama_option_depr does in upstream's CMakeLists.txt
+    message(WARNING "LLAMA_RPC is deprecated, use GGML_RPC instead")
+    set(GGML_RPC ON)
+endif()
 option(GGML_CPU "cpu" ON)
 option(GGML_CUDA "cuda" OFF)
 option(GGML_HIP "hip" OFF)
@@ -180,6 +184,23 @@ def test_what_a_reconfigure_left_behind_is_told(configure):
     assert inspection.backends["vulkan"].state == "off"
     assert any("GGML_AVAILABLE_BACKENDS still names ggml-vulkan" in each for each in inspection.leftovers)
     assert any("libggml-vulkan.so was built before" in each for each in inspection.leftovers)
+
+
+def test_a_deprecated_name_that_the_tree_still_takes_is_on(configure):
+    inspection = inspect_build(configure("-DLLAMA_RPC=ON"))
+    assert "GGML_RPC:" not in (Path(inspection.subject) / "CMakeCache.txt").read_text(), "CMake left no such entry"
+    assert (inspection.backends["rpc"].state, inspection.backends["rpc"].option) == ("on", "LLAMA_RPC")
+    assert inspection.ignored_options == ()
+
+
+def test_where_the_cache_says_off_and_the_backend_is_compiled_the_commands_are_right(configure, tmp_path):
+    configure()
+    out = configure("-DLLAMA_RPC=ON")
+    assert "GGML_RPC:BOOL=OFF" in (out / "CMakeCache.txt").read_text(), "the entry of the first configure stays"
+    assert inspect_build(out).backends["rpc"].state == "on"
+    alone = tmp_path / "CMakeCache.txt"
+    alone.write_bytes((out / "CMakeCache.txt").read_bytes())
+    assert inspect_build(alone).backends["rpc"].state == "ignored"
 
 
 def test_the_document_has_the_keys_of_the_contract(configure, tmp_path):
