@@ -247,7 +247,8 @@ def _candidates(needed: str, loaded: _Loaded, *, search: Search) -> Iterator[tup
 
 
 def _under(path: Path, folder: Path) -> bool:
-    return path.is_relative_to(folder)
+    """Whether a file really lies in a folder: a link in it that leads out of it does not count."""
+    return path.is_relative_to(folder) and path.resolve().is_relative_to(folder.resolve())
 
 
 def elf_roots(folder: Path) -> tuple[Path, ...]:

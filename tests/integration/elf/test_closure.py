@@ -143,6 +143,14 @@ def test_a_damaged_dependency_is_missing_with_the_reason(gcc):
     assert "is not an ELF file" in edge.note
 
 
+def test_a_link_that_leads_out_of_the_bundle_is_outside(gcc):
+    root = build(gcc, program=[OLD, "-Wl,-rpath,$ORIGIN/../lib"], outer=[])
+    (root / "lib/libinner.so.1").rename(gcc.folder / "libinner.so.1")
+    (root / "lib/libinner.so.1").symlink_to(gcc.folder / "libinner.so.1")
+    closure = resolve_closure([root / "bin/p"], search=Search(inside=root))
+    assert [edge.needed for edge in closure.by_origin("outside")] == ["libinner.so.1"]
+
+
 def test_libraries_opened_by_name_count(gcc):
     root = build(gcc, program=[OLD, "-Wl,-rpath,$ORIGIN/../lib"], outer=[])
     gcc.shared("libnamed.so.2", "int n(void) { return 3; }", "-Wl,-soname,libnamed.so.2", folder=root / "lib")
