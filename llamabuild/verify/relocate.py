@@ -124,7 +124,7 @@ def _place(subject: Subject, root: Path) -> None:
 
 
 def start(place: Elsewhere, program: str, arguments: tuple[str, ...], *, seconds: float = _SECONDS) -> Started:
-    """Start a program with an empty environment in an empty folder, and wait for its end."""
+    """Start a program with an empty environment from the root folder, and wait for its end."""
     words = [str(place.root / program), *arguments]
     user = {} if place.user is None else {"user": place.user, "group": place.user, "extra_groups": []}
     try:

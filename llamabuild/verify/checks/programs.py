@@ -131,6 +131,7 @@ ARGUMENTS = (("--version",), ("--help",), ("--list-devices",))
 
 _LOADED = re.compile(r"loaded \S+ backend from (\S.*)$", re.MULTILINE)
 _BACKEND_FILE = re.compile(r"^libggml-(cpu|cuda|hip|vulkan|metal|sycl|opencl|rpc|blas|musa|cann|kompute)\b")
+_LOADER = "error while loading shared libraries"
 _BUILD = re.compile(r"build:?\s+(\d+)|version:\s+(\d+)\s+\(")
 
 
@@ -235,16 +236,23 @@ def judge_runs(subject: Subject, runs: Sequence[Started]) -> Iterator[Finding]:
                 run.program,
                 f"{run.program} {' '.join(run.arguments)} {_how(run)}.",
                 evidence=" | ".join(run.output.strip().splitlines()[-3:]),
+                # Not every program of somebody else's bundle knows these options; each has to be loaded, though.
+                severity=None if subject.own or _was_not_loaded(run) else "note",
             )
     yield from _versions(subject, [run for run in runs if run.ok and run.arguments == ("--version",)])
     yield from _loads(subject, runs)
+
+
+def _was_not_loaded(run: Started) -> bool:
+    """Whether it did not come to run its own code to an end: 127 is the loader's status."""
+    return run.returncode is None or run.returncode < 0 or run.returncode == 127 or _LOADER in run.output
 
 
 def _how(run: Started) -> str:
     if run.returncode is None:
         return f"could not be run: {run.error}"
     if run.returncode < 0:
-        return f"was ended by {signal.Signals(-run.returncode).name}"
+        return f"was ended by a signal ({signal.strsignal(-run.returncode) or -run.returncode})"
     return f"ended with status {run.returncode}"
 
 

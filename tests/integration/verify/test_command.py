@@ -163,6 +163,29 @@ def test_programs_are_started_elsewhere_with_nothing_in_their_environment(cpu_bu
     assert not list(made.root.glob("bin/*.log"))
 
 
+def test_a_program_of_others_need_not_know_our_options_but_has_to_be_loaded(tmp_path):
+    from llamabuild.core.console import Console
+    from llamabuild.core.context import Context, Home
+    from llamabuild.verify.check import verify_path
+
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin/tool"
+    subprocess.run(["gcc", "-x", "c", "-", "-o", tool], input=b"int main(void) { return 2; }", check=True)
+    context = Context(home=Home(tmp_path / "home"), console=Console(verbosity=-1), cwd=tmp_path)
+
+    def severities() -> set[str]:
+        report = verify_path(tmp_path / "bin", context=context)
+        return {finding.severity for finding in report.findings if finding.name == "program.fails"}
+
+    assert severities() == {"note"}
+    library = tmp_path / "libgone.so"
+    subprocess.run(["gcc", "-x", "c", "-", "-shared", "-o", library], input=b"int f(void) { return 0; }", check=True)
+    code = b"int f(void); int main(void) { return f(); }"
+    subprocess.run(["gcc", "-x", "c", "-", "-o", tool, "-x", "none", library], input=code, check=True)
+    library.unlink()
+    assert severities() == {"error"}
+
+
 def test_a_program_for_another_machine_is_told_as_not_started(cpu_bundle, copy_of):
     made = copy_of(cpu_bundle)
     for path in [*made.root.glob("bin/*"), *made.root.glob("lib/*.so*")]:
