@@ -52,6 +52,11 @@ def register(verbs: Subparsers) -> None:
         "--predict-ahead", action="store_true", help="the model's own prediction layers draft (draft-mtp)"
     )
     size.add_argument(
+        "--no-pipeline",
+        action="store_true",
+        help="several devices without pipeline parallelism (tensor overrides, layers on the CPU, other split modes)",
+    )
+    size.add_argument(
         "--device",
         metavar="NAME=GiB",
         action="append",
@@ -113,7 +118,14 @@ def _plan(args: argparse.Namespace) -> Plan:
         flash_attention=not args.no_flash_attn,
         swa_full=args.swa_full,
     )
-    return Plan(model=model, serving=serving, devices=_devices(args), draft=draft, predict_ahead=args.predict_ahead)
+    return Plan(
+        model=model,
+        serving=serving,
+        devices=_devices(args),
+        draft=draft,
+        predict_ahead=args.predict_ahead,
+        pipeline=not args.no_pipeline,
+    )
 
 
 def _devices(args: argparse.Namespace) -> tuple[Device, ...]:

@@ -8,16 +8,19 @@ drafter belongs beside the target's last layers.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
 from llamabuild.core.errors import UsageError
 from llamabuild.runtime.sizing import (
     COMPUTE_UNCERTAINTY,
+    COPIES,
     Serving,
+    Share,
     cell_bytes,
     compute_bytes,
     draft_kv_bytes,
+    input_bytes,
     kv_bytes,
     output_bytes,
     state_bytes,
@@ -119,6 +122,13 @@ class Plan:
     draft: Model | None = None
     predict_ahead: bool = False
     """``--spec-type draft-mtp``: the layers that predict ahead are loaded and keep keys and values too."""
+    pipeline: bool = True
+    """Whether several devices work as a pipeline, which costs copies of the inputs."""
+
+    @property
+    def copies(self) -> int:
+        """Of the inputs, on each device that is not host memory."""
+        return COPIES if self.pipeline and len(self.devices) > 1 else 1
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -144,11 +154,12 @@ class _Costs:
     weights: tuple[int, ...]
     kv: tuple[int, ...]
     state: tuple[int, ...]
-    compute: int
-    compute_with_output: int
+    compute: dict[tuple[bool, bool, bool, bool, bool], int]
+    """By whether a share has the output, attention, recurrent layers, any layers, and is in host memory."""
     draft_weights: int
     draft_kv: int
-    draft_compute: int
+    draft_compute: dict[bool, int]
+    """By whether it is in host memory."""
     host: int
 
 
@@ -163,13 +174,27 @@ def _costs(plan: Plan) -> _Costs:
         weights=running(lambda layer: layer.bytes),
         kv=running(lambda layer: kv_bytes(model, layer, serving)),
         state=running(lambda layer: state_bytes(model, layer, serving)),
-        compute=compute_bytes(model, serving, with_output=False),
-        compute_with_output=compute_bytes(model, serving),
+        compute={
+            (output, attends, recurs, layers, host): compute_bytes(
+                model, serving, Share(output, attends, recurs, layers, copies=0 if host else plan.copies)
+            )
+            for output, attends, recurs, layers, host in product((False, True), repeat=5)
+        },
         draft_weights=sum(layer.bytes for layer in draft.main_layers) + draft.output_bytes if draft else 0,
         draft_kv=sum(draft_kv_bytes(draft, layer, serving) for layer in draft.main_layers) if draft else 0,
-        draft_compute=compute_bytes(draft, serving) if draft else 0,
-        host=model.input_bytes + output_bytes(model, serving, draft),
+        draft_compute={
+            host: compute_bytes(draft, serving, Share(copies=0 if host else 1)) if draft else 0
+            for host in (False, True)
+        },
+        host=model.input_bytes + output_bytes(model, serving, draft) + _host_inputs(plan),
     )
+
+
+def _host_inputs(plan: Plan) -> int:
+    if all(device.name == HOST for device in plan.devices):
+        return 0
+    drafted = input_bytes(plan.draft, plan.serving, 1) if plan.draft else 0
+    return input_bytes(plan.model, plan.serving, plan.copies) + drafted
 
 
 def _place(plan: Plan, split: tuple[int, ...], costs: _Costs) -> Row:
@@ -180,19 +205,21 @@ def _place(plan: Plan, split: tuple[int, ...], costs: _Costs) -> Row:
         first, end = end, end + count
         low, high = min(first, places - 1), min(end, places - 1)
         output = count > 0 and end == places
-        head = model.output_bytes - (model.tied_bytes if device.name == HOST else 0) if output else 0
+        host = device.name == HOST
+        head = model.output_bytes - (model.tied_bytes if host else 0) if output else 0
+        kv, state = costs.kv[high] - costs.kv[low], costs.state[high] - costs.state[low]
         loads.append(
             DeviceLoad(
                 device=device,
                 first_layer=first,
                 layers=count,
                 weights=costs.weights[high] - costs.weights[low] + head,
-                kv=costs.kv[high] - costs.kv[low],
-                state=costs.state[high] - costs.state[low],
-                compute=(costs.compute_with_output if output else costs.compute) if count else 0,
+                kv=kv,
+                state=state,
+                compute=costs.compute[output, kv > 0, state > 0, high > low, host] if count else 0,
                 draft_weights=costs.draft_weights if output else 0,
                 draft_kv=costs.draft_kv if output else 0,
-                draft_compute=costs.draft_compute if output else 0,
+                draft_compute=costs.draft_compute[host] if output else 0,
             )
         )
     return Row(split=split, loads=tuple(loads), host=costs.host)
@@ -247,7 +274,10 @@ def position_bytes(plan: Plan, load: DeviceLoad) -> float:
             if not layer.sliding
         )
         masks += any(not layer.sliding for layer in plan.draft.main_layers)
-    return cost + masks * 2 * serving.tokens / serving.streams
+    if not any(layer.kv_heads for layer in mine):
+        return cost
+    copies = 1 if load.device.name == HOST else plan.copies
+    return cost + (copies + masks - 1) * 2 * serving.tokens / serving.streams
 
 
 def _ways(places: int, count: int) -> int:

@@ -8,7 +8,7 @@ from llamabuild.core.errors import UsageError
 from llamabuild.core.files import atomic_write
 from llamabuild.runtime.gguf_text import format_bytes
 from llamabuild.runtime.placement import largest_context, neighbours, position_bytes, rank_splits
-from llamabuild.runtime.sizing import kv_bytes, mask_bytes, state_bytes
+from llamabuild.runtime.sizing import kv_bytes, state_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,9 +40,8 @@ def describe_plan(plan: Plan) -> str:
             "the bracket (one step is one layer, and layers differ: " + _steps(plan) + "; measure to decide):",
         ]
         lines += [f"  {_row_line(row)}" for row in neighbours(rows)]
-        # ggml's scheduler, GGML_SCHED_MAX_COPIES; whether it is used depends on what the backends can do.
-        copies = format_bytes(3 * mask_bytes(plan.model, serving))
-        lines.append(f"  pipeline parallelism, where the devices have it, may keep three more masks each: {copies}")
+        how = f"pipeline parallelism, inputs in {plan.copies} copies" if plan.copies > 1 else "no pipeline parallelism"
+        lines.append(f"  with {how}" + ("; --no-pipeline counts one" if plan.copies > 1 else ""))
     context = largest_context(plan)
     trained = f" (the model was trained for {plan.model.context})" if plan.model.context else ""
     lines += ["", f"largest context that fits: {context or 'none'}{trained}"]

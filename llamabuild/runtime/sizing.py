@@ -30,6 +30,10 @@ _ROLLBACK = frozenset({
 _GATED_QUERY = frozenset({"qwen35", "qwen35moe", "qwen3next"})
 """Architectures whose query comes with a gate of the same width."""
 
+COPIES = 4
+"""GGML_SCHED_MAX_COPIES: how often inputs are kept with pipeline parallelism, which is on where several devices share
+all layers of a layer split (CUDA, HIP, Vulkan, SYCL and RPC can do it) and there are no tensor overrides."""
+
 COMPUTE_UNCERTAINTY = 0.25
 """Of a compute buffer: the estimate stays within this of 285 loads with random shapes (dense, mixture of experts,
 hybrid) of v0.5.0 on the CPU; other backends pad more."""
@@ -117,27 +121,56 @@ def output_bytes(model: Model, serving: Serving, draft: Model | None = None) -> 
     return (model.vocab * rows + taken * model.width * batch) * _F32
 
 
-def compute_bytes(model: Model, serving: Serving, *, with_output: bool = True) -> int:
+@dataclass(frozen=True)
+class Share:
+    """What a device's part of the graph has, as far as its compute buffer goes."""
+
+    output: bool = True
+    """The output layer, and with it the logits."""
+    attention: bool = True
+    recurrent: bool = True
+    layers: bool = True
+    """False where there is the output layer alone."""
+    copies: int = 0
+    """Of the inputs that come from host memory: 0 where the device is host memory itself, 1 on a device, `COPIES` with
+    pipeline parallelism."""
+
+
+def compute_bytes(model: Model, serving: Serving, share: Share | None = None) -> int:
     """The compute buffer of a device that runs some layers, by estimate.
 
     The largest of what lives at once in attention, in the feed-forward part and (where the output layer is) for the
-    logits. The coefficients are what ggml's allocator gives, its fragmentation included, on the CPU of v0.5.0.
+    logits. The coefficients are what ggml's allocator gives, its fragmentation included, on the CPU of v0.5.0; what a
+    device adds (copies of the mask and of what comes from the device before) is from loads over two RPC devices.
     """
+    share = share or Share()
     queries = model.key_length * model.heads
     keys = model.key_length * max((layer.kv_heads for layer in model.main_layers), default=0)
-    mask = mask_bytes(model, serving) / serving.tokens / _F32
+    mask = mask_bytes(model, serving) / serving.tokens / _F32 if share.attention else 0
     scores = 0 if serving.flash_attention else 2 * model.heads * serving.positions
-    width = 3 * model.width
-    if model.is_drafter and model.selector_top_k:
+    if not share.layers:
+        layer: float = 0
+    elif model.is_drafter and model.selector_top_k:
         inner = 16 * model.width
         layer = inner if 3 * model.feed_forward < inner else 14 * model.width + 3 * model.feed_forward
     else:
-        layer = width + max(_attention(model, queries, keys) + scores, _recurrent(model), _inner(model, queries, keys))
+        attention = _attention(model, queries, keys) + scores if share.attention else 0
+        recurrent = _recurrent(model) if share.recurrent else 0
+        layer = 3 * model.width + max(attention, recurrent, _inner(model, queries, keys))
     # A drafter's outputs are not limited to those that are sampled: its encoder takes every token.
     rows = serving.tokens if model.is_drafter else max(1, serving.parallel) * (1 + serving.draft_tokens)
     beside = (9 if model.is_drafter else 2) * model.width
-    logits = model.vocab * rows / max(1, serving.tokens) + beside if with_output else 0
-    return int(serving.tokens * _F32 * max(mask + layer, logits))
+    logits = model.vocab * rows / max(1, serving.tokens) + beside if share.output else 0
+    if not share.copies:
+        # In host memory the mask is freed before the logits are made.
+        return int(serving.tokens * _F32 * max(mask + layer, logits))
+    kept = share.copies * mask + (share.copies - 1) * model.width
+    return int(serving.tokens * _F32 * (kept + max(layer, logits)))
+
+
+def input_bytes(model: Model, serving: Serving, copies: int) -> int:
+    """The compute buffer of the host beside devices: the inputs, once for each copy that the devices take."""
+    return copies * mask_bytes(model, serving) + min(copies, 2) * model.width * serving.tokens * _F32
 
 
 def mask_bytes(model: Model, serving: Serving) -> int:
