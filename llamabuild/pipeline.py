@@ -103,10 +103,11 @@ def open_job(request: Request, context: Context) -> Job:
     host = Host.of(context)
     target = resolve_target(recipe, lock, name=request.target, arch=request.arch, host=host)
     toolchain = preflight(target, host=host, context=context, options=request.options, recipe=recipe)
-    source_key = key_of({"stage": "source", "lock": asdict(lock), "rules": rules_digest()})
+    source_key = key_of({"stage": "source", "lock": asdict(lock), "rules": rules_digest("recipe", "source")})
     build_key = key_of(
         {
             "stage": "build",
+            "rules": rules_digest("build"),
             "source": source_key,
             "target": asdict(target),
             "tools": [[tool.name, str(tool.path), tool.version] for tool in toolchain.tools],
@@ -122,14 +123,27 @@ def open_job(request: Request, context: Context) -> Job:
         bundle=request.bundle,
         source_key=source_key,
         build_key=build_key,
-        bundle_key=key_of({"stage": "bundle", "build": build_key, "options": asdict(request.bundle)}),
+        bundle_key=key_of(
+            {
+                "stage": "bundle",
+                "rules": rules_digest("elf", "bundle"),
+                "build": build_key,
+                "options": asdict(request.bundle),
+            }
+        ),
     )
 
 
-def rules_digest() -> str:
-    """A digest of this program's own rules: a changed program never takes over what an older one made."""
+def rules_digest(*parts: str) -> str:
+    """A digest of this program's own rules in some of its packages (all of them by default).
+
+    A changed program never takes over what an older one made; one whose report page alone changed takes over the build.
+    """
     package = Path(__file__).parent
-    files = sorted(path for pattern in ("*.py", "*.toml", "*.json") for path in package.rglob(pattern))
+    folders = [package / part for part in ("core", *parts)] if parts else [package]
+    files = sorted(
+        path for folder in folders for pattern in ("*.py", "*.toml", "*.json") for path in folder.rglob(pattern)
+    )
     return key_of([__version__, [[str(path.relative_to(package)), sha256_file(path)] for path in files]])
 
 
@@ -137,7 +151,7 @@ def make(request: Request, out: Path, context: Context) -> Made:
     """All stages, to verified archives with their sums in ``out``; what is there already is checked and kept."""
     job = open_job(request, context)
     store = StageStore(context.home.stages)
-    key = key_of({"stage": "pack", "bundle": job.bundle_key, "out": str(out.absolute())})
+    key = key_of({"stage": "pack", "rules": rules_digest(), "bundle": job.bundle_key, "out": str(out.absolute())})
     kept = _recorded(store, key, tuple[Artifact, ...])
     if kept is not None and all(sha256_file(artifact.path) == artifact.sha256 for artifact in kept):
         return Made(name=job.name, artifacts=kept, unchanged=True)
