@@ -25,6 +25,7 @@ from llamabuild.bundle.model import Artifact, BundlePlan, StagedBundle
 from llamabuild.bundle.options import BundleOptions
 from llamabuild.core.files import key_of, locked, sha256_file
 from llamabuild.core.stages import StageStore
+from llamabuild.recipe.features import load_features
 from llamabuild.recipe.load import load_recipe
 from llamabuild.release.publish import publish, publish_folder, require_verified
 from llamabuild.source.apply import patched_source
@@ -103,7 +104,15 @@ def open_job(request: Request, context: Context) -> Job:
     host = Host.of(context)
     target = resolve_target(recipe, lock, name=request.target, arch=request.arch, host=host)
     toolchain = preflight(target, host=host, context=context, options=request.options, recipe=recipe)
-    source_key = key_of({"stage": "source", "lock": asdict(lock), "rules": rules_digest("recipe", "source")})
+    known = load_features(context)
+    source_key = key_of(
+        {
+            "stage": "source",
+            "rules": rules_digest("recipe", "source"),
+            "lock": asdict(lock),
+            "features": [known[name].model_dump(mode="json") for name in lock.features if name in known],
+        }
+    )
     build_key = key_of(
         {
             "stage": "build",
