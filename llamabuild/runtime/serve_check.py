@@ -15,6 +15,7 @@ from llamabuild.runtime.devices import list_devices
 from llamabuild.runtime.gguf_model import Model, load_model
 from llamabuild.runtime.help_flags import ask_flags
 from llamabuild.runtime.serve_case import PROBED, Case
+from llamabuild.runtime.serve_device_rules import DEVICE_RULES
 from llamabuild.runtime.serve_draft_rules import DRAFT_RULES
 from llamabuild.runtime.serve_rules import RULES
 from llamabuild.verify.findings import Finding, Report
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from llamabuild.core.context import Context
 
-ALL_RULES = (*RULES, *DRAFT_RULES)
+ALL_RULES = (*RULES, *DEVICE_RULES, *DRAFT_RULES)
 
 _PCI_SECONDS = 20.0
 _PROBE_BLOCK = 1 << 22

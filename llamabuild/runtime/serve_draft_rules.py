@@ -53,11 +53,18 @@ def _unpinned_under_layer_split(case: Case) -> Seen:
             "--split-mode layer",
             f"Give --spec-draft-device {last if case.used else 'NAME'}.",
         )
-    elif case.used and pinned not in {last, "none"}:
+
+
+def _pinned_elsewhere(case: Case) -> Seen:
+    pinned = case.line.value("--spec-draft-device")
+    if not case.drafts or case.split_mode != "layer" or not case.several or not case.used or pinned is None:
+        return
+    last = case.used[-1]
+    if pinned not in {last, "none"} and not _is_self_contained(case):
         yield (
-            f"The drafter is pinned to {pinned}, and the target's last layers are on {last}.",
+            f"The drafter is pinned to {pinned}, away from the output layer that it shares with the target on {last}.",
             f"--spec-draft-device {pinned}",
-            f"Give --spec-draft-device {last}.",
+            f"The load aborts. Give --spec-draft-device {last}.",
         )
 
 
@@ -138,11 +145,15 @@ def _known_drafter(case: Case) -> Seen:
 DRAFT_RULES = (
     Rule("draft.block-size", "warning", "common/speculative.cpp: clamped to block_size - 1",
          "draft_n of a step exceeds the block", _block_size),
-    Rule("draft.pinned", "error", "field report: under a tensor split the drafter must inherit the split",
-         "the server answers with a pinned drafter", _pinned_under_tensor_split),
-    Rule("draft.unpinned", "warning", "field report: the drafter reads the last layers' device at every step",
-         "tokens/s do not change with --spec-draft-device", _unpinned_under_layer_split),
-    Rule("draft.tensor-series", "error", "llama.cpp issue 27833, pull request 27858",
+    Rule("draft.pinned", "error", "field report; v0.5.0 over two RPC devices: pre-allocated tensor in a buffer (Meta()) "
+         "that cannot run the operation", "the server answers with a pinned drafter",
+         _pinned_under_tensor_split),
+    Rule("draft.unpinned", "warning", "field report: an unpinned drafter is split too, or sits on the wrong card",
+         "tokens/s and graph splits do not change with --spec-draft-device", _unpinned_under_layer_split),
+    Rule("draft.elsewhere", "error", "v0.5.0 over two RPC devices: pre-allocated tensor (output.weight) in a buffer "
+         "that cannot run the operation", "the server answers with the drafter there", _pinned_elsewhere),
+    Rule("draft.tensor-series", "error", "llama.cpp issue 27833, pull request 27858; v0.5.0 over two RPC devices: "
+         "GGML_ASSERT in ggml-backend-meta.cpp",
          "this build answers a drafted request under a tensor split", _tensor_series),
     Rule("draft.context", "warning", "common/speculative.cpp: the draft context takes the target's n_ctx",
          "the loader's KV line of the drafter shows fewer cells", _draft_context),

@@ -1,13 +1,11 @@
-"""The rules of ``serve-check``: flags, context, caches, devices and splits."""
+"""The rules of ``serve-check`` about flags, context and caches."""
 
 from __future__ import annotations
 
 import difflib
-import re
 from typing import TYPE_CHECKING
 
 from llamabuild.runtime.ggml_types import BY_NAME
-from llamabuild.runtime.gguf_text import format_bytes
 from llamabuild.runtime.serve_case import Case, Rule
 
 if TYPE_CHECKING:
@@ -17,9 +15,8 @@ if TYPE_CHECKING:
 
 _SWITCHES = {"on", "off", "auto", "true", "false", "1", "0", "enabled", "disabled", "yes", "no"}
 """``common/arg.cpp`` takes all of these where the help says on, off or auto."""
-_OFF = {"off", "0", "false", "disabled"}
+OFF = {"off", "0", "false", "disabled"}
 _UNQUANTISED = {"f32", "f16", "bf16"}
-_NCMOE_BUILD = 9876
 
 
 def _unknown_flags(case: Case) -> Seen:
@@ -106,7 +103,7 @@ def _trained_context(case: Case) -> Seen:
 
 
 def _fit(case: Case) -> Seen:
-    if case.line.value("--fit") in _OFF or case.flags.find("--fit") is None:
+    if case.line.value("--fit") in OFF or case.flags.find("--fit") is None:
         return
     if not case.line.has("--ctx-size") or case.line.number("--ctx-size") == 0:
         yield (
@@ -123,7 +120,7 @@ def _fit(case: Case) -> Seen:
 
 
 def _cache_types(case: Case) -> Seen:
-    if case.line.value("--flash-attn") not in _OFF:
+    if case.line.value("--flash-attn") not in OFF:
         return
     kind = (case.line.value("--cache-type-v") or "f16").lower()
     if kind not in _UNQUANTISED:
@@ -146,7 +143,7 @@ def _cache_blocks(case: Case) -> Seen:
             f"--cache-type-k {given['k']} --cache-type-v {given['v']}",
             "Give both the same.",
         )
-    if case.line.value("--flash-attn") in _OFF:
+    if case.line.value("--flash-attn") in OFF:
         return
     for letter, (size, what) in kinds.items():
         kind = BY_NAME.get(given[letter])
@@ -159,107 +156,6 @@ def _cache_blocks(case: Case) -> Seen:
                 f"{model.architecture}: {what} {size}",
                 "Use f16 for it.",
             )
-
-
-def _override_devices(case: Case) -> Seen:
-    for flag in ("--override-tensor", "--spec-draft-override-tensor"):
-        for one in case.line.given:
-            if one.flag is None or flag not in one.flag.names or not one.values:
-                continue
-            places = [pair.rpartition("=")[2] for pair in re.split(r"[,;]", one.values[0]) if "=" in pair]
-            away = [place for place in places if place.upper() != "CPU"]
-            if away and not (case.used is not None and len(case.used) == 1):
-                yield (
-                    f"{one.word} puts tensors on {away[0]}: across devices only the CPU can be named.",
-                    f"{one.word} {one.values[0]}",
-                    "The load aborts (pre-allocated tensor … cannot run the operation). Use a layer split, or =CPU.",
-                )
-
-
-def _device_names(case: Case) -> Seen:
-    if case.devices is None:
-        return
-    for flag in ("--device", "--spec-draft-device"):
-        value = case.line.value(flag)
-        for name in re.split(r"[,/]", value) if value else ():
-            if name not in {*case.devices, "none"}:
-                near = difflib.get_close_matches(name, case.devices, n=1)
-                listed = ", ".join(case.devices) or "none besides the CPU"
-                hint = f"Did you mean {near[0]}?" if near else "A missing device is a plugin that failed to load."
-                yield f"{flag} names {name}, which this build does not see: it sees {listed}.", f"{flag} {value}", hint
-
-
-def _split_count(case: Case) -> Seen:
-    value = case.line.value("--tensor-split")
-    shares = [share for share in re.split(r"[,/]", value or "") if share]
-    if case.used is not None and len(shares) > max(1, len(case.used)):
-        yield (
-            f"--tensor-split has {len(shares)} shares for {len(case.used)} device(s); the rest counts for nothing.",
-            f"--tensor-split {value}",
-            "Give one share a device, in the order of --device.",
-        )
-
-
-def _atomics(case: Case) -> Seen:
-    if case.split_mode == "tensor" and case.atomics is False:
-        yield (
-            "--split-mode tensor needs a collective, and this host's links have no PCIe atomics.",
-            "AtomicOpsCtl: ReqEn-",
-            "Use --split-mode layer, or GGML_CUDA_ALLREDUCE=internal on a build that has it.",
-        )
-
-
-def _tensor_moe(case: Case) -> Seen:
-    if case.split_mode != "tensor" or not (case.line.has("--n-cpu-moe") or case.line.has("--cpu-moe")):
-        return
-    if 0 < case.flags.build < _NCMOE_BUILD:
-        yield (
-            f"--split-mode tensor with experts on the CPU needs build {_NCMOE_BUILD}; this is {case.flags.build}.",
-            "",
-            "Use a later build, or --split-mode layer.",
-        )
-
-
-def _tensor_flash(case: Case) -> Seen:
-    if case.split_mode == "tensor" and case.line.value("--flash-attn") in _OFF:
-        yield "--split-mode tensor requires flash attention.", "--flash-attn off", "Give --flash-attn on or auto."
-
-
-def _pinned_memory(case: Case) -> Seen:
-    on_cpu = any(case.line.has(flag) for flag in ("--n-cpu-moe", "--cpu-moe", "--n-cpu-ffn")) or "=CPU" in (
-        case.line.value("--override-tensor") or ""
-    )
-    cuda = any(name.startswith("CUDA") for name in case.used or ())
-    if on_cpu and cuda and "GGML_CUDA_NO_PINNED" not in case.line.env:
-        yield (
-            "Weights that stay on the CPU may end up page-locked.",
-            "",
-            "Set GGML_CUDA_NO_PINNED=1 where memory is short.",
-        )
-
-
-def _bench_lists(case: Case) -> Seen:
-    if case.line.program != "llama-bench":
-        return
-    for flag, what in (("--device", "devices"), ("--tensor-split", "shares")):
-        value = case.line.value(flag)
-        if value and "," in value and "/" not in value:
-            yield (
-                f"{flag} {value} is {value.count(',') + 1} runs in turn, and not one run over several {what}.",
-                f"{flag} {value}",
-                f"Write {flag} {value.replace(',', '/')}; check the table's own dev column.",
-            )
-
-
-def _expert_layers(case: Case) -> Seen:
-    count = case.line.number("--n-cpu-moe")
-    if case.model and count and not case.model.experts:
-        yield f"--n-cpu-moe {count}: {case.model.architecture} has no experts.", "", "Leave it out, or use --n-cpu-ffn."
-    elif case.model and count:
-        bytes_kept = sum(layer.expert_bytes for layer in case.model.layers[:count])
-        if count > len(case.model.layers):
-            shown = format_bytes(bytes_kept)
-            yield f"--n-cpu-moe {count} is more than the model's {len(case.model.layers)} layers.", shown, "Lower it."
 
 
 RULES = (
@@ -279,22 +175,5 @@ RULES = (
          "the server starts with these flags", _cache_types),
     Rule("cache.block", "error", "src/llama-context.cpp: block size does not divide n_embd_head; one type for MLA",
          "the server starts with these flags", _cache_blocks),
-    Rule("override.device", "error", "field report; src/llama-context.cpp turns pipeline parallelism off where there "
-         "are overrides, ggml-backend.cpp aborts", "a load with such an override answers a request", _override_devices),
-    Rule("device.unknown", "error", "the bundle's own --list-devices", "the server starts with the name",
-         _device_names),
-    Rule("split.shares", "warning", "src/llama-model.cpp: one share a device", "another share changes the placement",
-         _split_count),
-    Rule("split.atomics", "error", "field report: no collective without PCIe atomics (AtomicOpsCtl: ReqEn-)",
-         "a tensor split answers a request on such a host", _atomics),
-    Rule("split.tensor-experts", "error", "llama.cpp pull request 25028 (build 9876), issue 24886",
-         "an older build loads it", _tensor_moe),
-    Rule("split.tensor-attention", "error", "src/llama-context.cpp: SPLIT_MODE_TENSOR requires flash_attn",
-         "the server starts with these flags", _tensor_flash),
-    Rule("memory.pinned", "note", "field report: overridden tensors end up page-locked",
-         "locked memory (VmLck, VmPin) does not grow by the weights", _pinned_memory),
-    Rule("bench.lists", "warning", "llama-bench --help: several values are separated by ','; its devices by '/'",
-         "the table shows one row whose dev column names all devices", _bench_lists),
-    Rule("experts.layers", "warning", "the file's header", "memory on the CPU rises by the flag", _expert_layers),
 )  # fmt: skip
-"""Rules that need no drafter."""
+"""Rules that need no device and no drafter."""

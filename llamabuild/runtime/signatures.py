@@ -75,9 +75,11 @@ SIGNATURES = (
     Signature(
         "runtime.tensor-placement",
         (r"pre-allocated tensor .* cannot run the operation",),
-        "A tensor override put weights on a device that cannot run their operation.",
-        "Overrides work for the CPU alone (-ot REGEX=CPU); use a layer split for devices.",
-        "src/llama-context.cpp turns pipeline parallelism off where there are overrides; ggml-backend.cpp aborts",
+        "A tensor lies on a device that cannot run its operation: by an override, or because the drafter is pinned "
+        "away from the target's output layer.",
+        "Overrides are safe for the CPU alone (-ot REGEX=CPU); pin the drafter to the device of the target's last "
+        "layers, and not at all under a tensor split.",
+        "ggml-backend.cpp; v0.5.0 over two RPC devices",
     ),
     Signature(
         "runtime.unknown-tensors",

@@ -39,6 +39,7 @@ HELP = """\
                                         how to split
 -ts,   --tensor-split N0,N1,N2,...      shares
 -dev,  --device <dev1,dev2,..>          devices
+--rpc SERVERS                           servers
 -ngl,  --gpu-layers, --n-gpu-layers N   layers
 -ot,   --override-tensor <tensor name pattern>=<buffer type>,...
                                         places
@@ -110,6 +111,7 @@ BAD = {
     "context.fit": ["-np 1", "-c 4096 -ts 1,2", "-c 0"],
     "cache.flash-attention": [f"{SOUND} -fa off -ctv q8_0"],
     "override.device": [f"{SOUND} -ot exps=CUDA1", f"{SOUND} -otd blk=Vulkan0"],
+    "rpc.order": [f"{SOUND} -devd RPC1 --rpc a:1,b:2"],
     "split.tensor-attention": [f"{SOUND} -sm tensor -fa off"],
 }
 GOOD = {
@@ -121,6 +123,7 @@ GOOD = {
     "context.fit": ["-c 4096 -np 1", "-fit off"],
     "cache.flash-attention": [f"{SOUND} -fa off -ctk q8_0", f"{SOUND} -ctv q8_0", f"{SOUND} -fa off -ctv bf16"],
     "override.device": [f"{SOUND} -ot exps=CPU"],
+    "rpc.order": [f"{SOUND} --rpc a:1,b:2 -devd RPC1", f"{SOUND} -devd CUDA1 --rpc a:1"],
     "split.tensor-attention": [f"{SOUND} -sm layer -fa off"],
 }
 
@@ -154,7 +157,10 @@ def test_devices(flags: Flags) -> None:
     assert "split.shares" in found(flags, f"{SOUND} -ts 1,2,3", **two)
     assert "split.shares" not in found(flags, f"{SOUND} -ts 1,2", **two)
     assert "override.device" not in found(flags, f"{SOUND} -ot exps=CUDA0", devices=("CUDA0",))
-    assert "override.device" in found(flags, f"{SOUND} -ot exps=CUDA0", **two)
+    assert found(flags, f"{SOUND} -ot exps=CUDA0", **two)["override.device"] == "warning"
+    mixed = {"devices": ("CUDA0", "Vulkan1")}
+    assert found(flags, f"{SOUND} -ot exps=Vulkan1", **mixed)["override.backend"] == "error"
+    assert "override.backend" not in found(flags, f"{SOUND} -ot exps=CUDA0", **two)
 
 
 def test_splits(flags: Flags, models: dict[str, Model]) -> None:
@@ -182,7 +188,10 @@ def test_drafters(flags: Flags, models: dict[str, Model]) -> None:
     whole = replace(models["dflash2"], input_bytes=100)
     assert "draft.pinned" not in found(flags, f"{SOUND} -md d -sm tensor -devd CUDA0", draft=whole)
     assert "draft.unpinned" in found(flags, f"{SOUND} -md d", **two)
-    assert "draft.unpinned" in found(flags, f"{SOUND} -md d -devd CUDA0", **two)
+    assert found(flags, f"{SOUND} -md d -devd CUDA0", **two)["draft.elsewhere"] == "error"
+    assert "draft.elsewhere" not in found(flags, f"{SOUND} -md d -devd CUDA1", **two)
+    whole = replace(models["dflash2"], input_bytes=100)
+    assert "draft.elsewhere" not in found(flags, f"{SOUND} -md d -devd CUDA0", draft=whole, **two)
     assert "draft.unpinned" in found(flags, f"{SOUND} -md d -ts 3/1")
     assert "draft.unpinned" not in found(flags, f"{SOUND} -md d -devd CUDA1", **two)
     assert "draft.unpinned" not in found(flags, f"{SOUND} -md d", devices=("CUDA0",))

@@ -31,15 +31,15 @@ rocBLAS error: Cannot read /opt/l/rocblas/library/TensileLibrary.dat: No such fi
 ggml_cuda_init: failed to initialize CUDA: forward compatibility was attempted on non supported HW
 """,
     "runtime.tensor-placement": """\
-ggml-backend.cpp:898: pre-allocated tensor (blk.4.ffn_up) in a buffer (Vulkan1) that cannot run the operation (MUL_MAT)
-""",
+ggml/src/ggml-backend.cpp:941: pre-allocated tensor (output.weight) in a buffer (Meta()) that cannot run the operation (NONE)
+""",  # noqa: E501
     "runtime.unknown-tensors": """\
 llama_model_load: error loading model: done_getting_tensors: wrong number of tensors; expected 81, got 58
 """,
     "runtime.port-taken": "E srv  start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080\n",
     "runtime.unknown-argument": "error: invalid argument: --seq-compact\n",
     "runtime.dflash2-tensor-split": """\
-ggml/src/ggml-backend-meta.cpp:612: GGML_ASSERT(split_state.axis != GGML_BACKEND_SPLIT_AXIS_NONE) failed
+ggml/src/ggml-backend-meta.cpp:543: GGML_ASSERT(src_ss[0].axis != GGML_BACKEND_SPLIT_AXIS_0) failed
 """,
     "runtime.libc-too-old": """\
 ./llama-server: /lib/x86_64-linux-gnu/libm.so.6: version `GLIBC_2.43' not found (required by ./../lib/libllama.so.0)
