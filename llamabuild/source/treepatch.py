@@ -10,7 +10,6 @@ from llamabuild.source.hunks import HunkError, apply_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from collections.abc import Set as AbstractSet
 
     import pygit2
 
@@ -52,49 +51,115 @@ def apply_to_tree(repository: pygit2.Repository, tree: str, files: tuple[FileDif
 
     Raises MisfitError where a file or hunk does not fit; PatchError for a path that would leave the tree.
     """
-    base = TreeFiles(repository, tree)
-    edits: dict[bytes, Entry | None] = {}
-    # What the patch takes away makes way for what it brings, in whichever order the two come.
-    gone = {
-        each.old_path
-        for each in files
-        if each.old_path is not None and (each.new_path is None or (each.new_path != each.old_path and not each.copied))
-    }
-    offset = 0
+    application = _Application(repository, tree, files, name)
     for diff in files:
-        for path in (diff.old_path, diff.new_path):
-            if path is not None:
-                check_path(path, name)
-                if base.through_link(path):
-                    raise PatchError(
-                        f"{name} wants to write {path.decode(errors='replace')!r}, which is beyond a symbolic link.",
-                        hint="A patch like this is not applied; look at where it comes from.",
-                    )
+        application.take(diff)
+    return PatchedTree(write_edits(repository, tree, application.edits), application.offset)
+
+
+class _Application:
+    """A patch on its way into a tree: what of it is done, and what it will take away and bring."""
+
+    def __init__(self, repository: pygit2.Repository, tree: str, files: tuple[FileDiff, ...], name: str) -> None:
+        self._repository = repository
+        self._base = TreeFiles(repository, tree)
+        self._name = name
+        self.edits: dict[bytes, Entry | None] = {}
+        self.offset = 0
+        # What a patch takes away makes way for what it brings, in whichever order the two come.
+        self._gone = {
+            each.old_path
+            for each in files
+            if each.old_path is not None and each.new_path != each.old_path and not each.copied
+        }
+        # git takes a link for gone only where the patch says that it was one.
+        self._gone_links = {each.old_path for each in files if each.old_path in self._gone and each.old_mode == LINK}
+        self._links = {each.new_path for each in files if each.new_path is not None and each.new_mode == LINK}
+
+    def take(self, diff: FileDiff) -> None:
+        """Apply what the patch does to one file."""
+        self._check(diff)
         # A later part of the patch sees what an earlier one did to the same file; a copy or rename sees the tree as it
         # was before.
         moved = diff.old_path != diff.new_path
-        entry = _preimage(base, edits, diff, moved=moved)
-        data = base.read(entry) if entry is not None else b""
+        entry = self._preimage(diff, moved=moved)
+        data = self._base.read(entry) if entry is not None else b""
         try:
             result = apply_file(data, diff) if diff.hunks or diff.binary is not None else None
         except HunkError as exc:
             raise MisfitError(diff.path, exc.reason, exc.hunk) from exc
-        if diff.old_path is not None and diff.new_path is None:
-            if result.data if result is not None else data:
-                raise MisfitError(diff.path, "it is to be deleted, but has more in it than the patch removes")
-            edits[diff.old_path] = None
-            continue
-        if diff.new_path is None:
-            raise MisfitError(diff.path, "the patch names no file")
-        _make_way(base, edits, gone, diff)
-        offset = result.offset if result is not None and abs(result.offset) > abs(offset) else offset
         content = result.data if result is not None else data
-        old_mode = entry.mode if entry is not None else FILE
-        mode = diff.new_mode if diff.new_mode is not None else old_mode
-        edits[diff.new_path] = Entry(str(repository.create_blob(content)), _normal(mode))
+        if diff.new_path is None:
+            if content:
+                raise MisfitError(diff.path, "it is to be deleted, but has more in it than the patch removes")
+            self.edits[diff.path] = None
+            return
+        if moved:
+            self._make_way(diff.new_path)
+        if result is not None and abs(result.offset) > abs(self.offset):
+            self.offset = result.offset
+        mode = diff.new_mode or (entry.mode if entry is not None else FILE)
+        self.edits[diff.new_path] = Entry(str(self._repository.create_blob(content)), _normal(mode))
         if moved and diff.old_path is not None and not diff.copied:
-            edits.setdefault(diff.old_path, None)
-    return PatchedTree(write_edits(repository, tree, edits), offset)
+            self.edits.setdefault(diff.old_path, None)
+
+    def _check(self, diff: FileDiff) -> None:
+        """Refuse a path that leaves the tree, by itself or through a link.
+
+        Raises PatchError.
+        """
+        for path in (diff.old_path, diff.new_path):
+            if path is not None:
+                check_path(path, self._name)
+        path = diff.new_path
+        for above in _above(path) if path is not None else ():
+            there = self._base.get(above)
+            link = there is not None and there.mode == LINK and above not in self._gone_links
+            if link or above in self._links:
+                raise PatchError(
+                    f"{self._name} wants to write {diff.path.decode(errors='replace')!r}, which is beyond a symbolic "
+                    "link.",
+                    hint="A patch like this is not applied; look at where it comes from.",
+                )
+
+    def _preimage(self, diff: FileDiff, *, moved: bool) -> Entry | None:
+        path = diff.old_path
+        if path is None:
+            return None
+        entry = self._base.get(path) if moved or path not in self.edits else self.edits[path]
+        if entry is None:
+            raise MisfitError(path, "there is no such file")
+        if entry.mode == FOLDER:
+            raise MisfitError(path, "it is a folder")
+        if diff.old_mode is not None and (diff.old_mode ^ entry.mode) & 0o170000:
+            raise MisfitError(path, "it is another kind of file (a link, a submodule)")
+        if diff.binary is not None:
+            if diff.old_id is None or diff.new_id is None or len(diff.old_id) < 40:
+                raise MisfitError(path, "a binary patch has to name the whole ids in its index line")
+            if diff.old_id != entry.id:
+                raise MisfitError(path, "the binary patch is for another content")
+        return entry
+
+    def _make_way(self, path: bytes) -> None:
+        """Refuse a new path that is taken, by a file, by a folder with files in it, or by a file above it."""
+        if any(there is not None and there.mode != FOLDER for there in map(self._present, _above(path))):
+            raise MisfitError(path, "there is a file above it")
+        there = self._present(path)
+        inside = (each for each in (*self._base.below(path), *self.edits) if each.startswith(path + b"/"))
+        if there is not None and (there.mode != FOLDER or any(self._present(each) for each in inside)):
+            raise MisfitError(path, "it exists already")
+
+    def _present(self, path: bytes) -> Entry | None:
+        """What will be at a path, as far as the patch is known to leave it there."""
+        if path in self.edits:
+            return self.edits[path]
+        return None if path in self._gone else self._base.get(path)
+
+
+def _above(path: bytes) -> list[bytes]:
+    """The folders of a path, outermost first."""
+    parts = path.split(b"/")
+    return [b"/".join(parts[:end]) for end in range(1, len(parts))]
 
 
 class TreeFiles:
@@ -119,15 +184,6 @@ class TreeFiles:
             node = self._repository[found.id]
         return None
 
-    def through_link(self, path: bytes) -> bool:
-        """Whether a folder of the path is a symbolic link in the tree."""
-        parts = path.split(b"/")
-        return any(
-            entry is not None and entry.mode == LINK
-            for end in range(1, len(parts))
-            for entry in [self.get(b"/".join(parts[:end]))]
-        )
-
     def below(self, folder: bytes) -> Iterator[bytes]:
         """Every file below a folder, by its whole path."""
         there = self.get(folder)
@@ -150,49 +206,6 @@ def _child(tree: pygit2.Tree, name: bytes) -> pygit2.Object | None:
         return None
     except UnicodeDecodeError:
         return next((each for each in tree if each.raw_name == name), None)
-
-
-def _preimage(base: TreeFiles, edits: dict[bytes, Entry | None], diff: FileDiff, *, moved: bool) -> Entry | None:
-    path = diff.old_path
-    if path is None:
-        return None
-    entry = base.get(path) if moved or path not in edits else edits[path]
-    if entry is None:
-        raise MisfitError(path, "there is no such file")
-    if entry.mode == FOLDER:
-        raise MisfitError(path, "it is a folder")
-    if diff.old_mode is not None and (diff.old_mode ^ entry.mode) & 0o170000:
-        raise MisfitError(path, "it is another kind of file (a link, a submodule)")
-    if diff.binary is not None:
-        if diff.old_id is None or diff.new_id is None or len(diff.old_id) < 40:
-            raise MisfitError(path, "a binary patch has to name the whole ids in its index line")
-        if diff.old_id != entry.id:
-            raise MisfitError(path, "the binary patch is for another content")
-    return entry
-
-
-def _make_way(base: TreeFiles, edits: dict[bytes, Entry | None], gone: AbstractSet[bytes], diff: FileDiff) -> None:
-    """Refuse a new path that is taken, by a file, by a folder, or by a link or file above it."""
-    path = diff.new_path or b""
-    if path == diff.old_path:
-        return
-
-    def present(name: bytes) -> Entry | None:
-        if edits.get(name) is not None:
-            return edits[name]
-        return None if name in edits or name in gone else base.get(name)
-
-    parts = path.split(b"/")
-    for end in range(1, len(parts)):
-        there = present(b"/".join(parts[:end]))
-        if there is not None and there.mode != FOLDER:
-            raise MisfitError(path, "there is a file above it")
-    there = present(path)
-    if there is not None and (
-        there.mode != FOLDER
-        or any(present(each) for each in (*base.below(path), *edits) if each.startswith(path + b"/"))
-    ):
-        raise MisfitError(path, "it exists already")
 
 
 def _normal(mode: int) -> int:

@@ -46,7 +46,9 @@ def contents() -> st.SearchStrategy[bytes]:
 
 
 def entries() -> st.SearchStrategy[tuple[bytes, int]]:
-    return st.tuples(contents(), st.sampled_from([0o100644, 0o100644, 0o100755]))
+    links = st.tuples(st.sampled_from([b"a.txt", b"dir", b"nowhere"]), st.just(0o120000))
+    files = st.tuples(contents(), st.sampled_from([0o100644, 0o100644, 0o100755]))
+    return st.one_of(files, files, files, files, links)
 
 
 def trees() -> st.SearchStrategy[dict[bytes, tuple[bytes, int]]]:
@@ -65,14 +67,18 @@ def changed(draw: st.DrawFn, tree: dict[bytes, tuple[bytes, int]]) -> dict[bytes
     for name in sorted(tree):
         data, mode = result[name]
         kind = draw(st.sampled_from(["keep", "edit", "edit", "edit", "mode", "move", "remove"]))
-        if kind in {"edit", "move"} and b"\0" not in data:
+        if mode == 0o120000:
+            kind = {"edit": "keep", "mode": "retarget"}.get(kind, kind)
+        if kind == "retarget":
+            data = b"elsewhere"
+        if kind in {"edit", "move"} and b"\0" not in data and mode != 0o120000:
             lines = data.split(b"\n")
             for _ in range(draw(st.integers(0, 2))):
                 at = draw(st.integers(0, len(lines)))
                 gone = draw(st.integers(0, 2))
                 lines[at : at + gone] = draw(st.lists(st.sampled_from(LINES), max_size=3))
             data = b"\n".join(lines)
-        if kind == "mode":
+        if (kind == "mode" or (kind == "move" and draw(st.booleans()))) and mode != 0o120000:
             mode ^= 0o111
         del result[name]
         if kind != "remove":
@@ -135,7 +141,7 @@ def bench() -> Iterator[Bench]:
         yield Bench(Path(folder) / "bench.git")
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=520, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(case=cases())
 def test_generated_patches_end_as_with_git_apply(bench: Bench, case: tuple[list[dict], list[str]]) -> None:
     before, after, target = (bench.tree(files) for files in case[0])
