@@ -4,6 +4,9 @@ Run with ``python benchmarks/build.py --work /some/disk/with/2/GB`` on an idle m
 The tree is the README recipe's, fetched by the ``source`` verb unless ``--source`` names one. Prints one JSON line:
 wall and CPU seconds of each build. Wanted: driver over hand at most 1.02, sibling over first at most 0.08 (wall).
 
+``--side-by-side`` is for a machine that is not idle: hand and driver run at the same time with half of the jobs each,
+so that whatever else runs slows both alike; CPU seconds are then not told apart.
+
 Hand and driver start with an empty compile cache each, the same compilers, flags, targets and number of jobs. The
 sibling is another tree with three more patches (the server, the graph, the speculative decoder), built by the driver
 with the cache that the first build filled.
@@ -19,10 +22,12 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llamabuild.build.cmake import build_folder, configure_and_build
+from llamabuild.build.cmake import build_folder, cache_entries, configure_and_build
 from llamabuild.build.host import Host
 from llamabuild.build.targets import machine_of, make_target
 from llamabuild.build.toolchain import preflight
@@ -33,7 +38,7 @@ from llamabuild.source.lock import Lock, PatchedSource
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from llamabuild.build.model import BuildTree
+    from llamabuild.build.model import Target, Tool
 
 RECIPE = "dflash2-2026-09"
 PATCHED = ("tools/server/server-context.cpp", "src/llama-graph.cpp", "common/speculative.cpp")
@@ -57,6 +62,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="an empty or missing folder; what is made stays in it")
     parser.add_argument("--source", type=Path, help="a v0.5.0 work tree (default: the recipe's, fetched)")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--side-by-side", action="store_true", help="run hand and driver at the same time")
     args = parser.parse_args()
     tree = args.source or fetch(args.work / "fetched")
 
@@ -69,6 +75,9 @@ def main() -> None:
             file.read_text() + "\nint llamabuild_benchmark_patch_" + Path(name).stem.replace("-", "_") + " = 1;\n"
         )
 
+    if args.side_by_side:
+        print(json.dumps(side_by_side(tree, first, context, args)))
+        return
     # The driver goes first: whatever warms up on the way is to the other's advantage.
     driver_wall, driver_cpu, built = timed(lambda: drive(first, context, args.jobs))
     hand_wall, hand_cpu, _ = timed(lambda: by_hand(copy(tree, args.work / "hand/tree"), built, args.jobs))
@@ -87,7 +96,24 @@ def main() -> None:
     print(json.dumps(figures))
 
 
-def timed(work: Callable[[], BuildTree | None]) -> tuple[float, float, BuildTree | None]:
+def side_by_side(tree: Path, first: Path, context: Context, args: argparse.Namespace) -> dict[str, object]:
+    """Hand and driver at once; the hand's flags come from a configure that the driver did before."""
+    jobs = max(1, args.jobs // 2)
+    by_hand_tree = copy(tree, args.work / "hand/tree")
+    flags = drive(first, context, jobs, only_flags=True)
+    with ThreadPoolExecutor(2) as pool:
+        driver = pool.submit(timed, lambda: drive(first, context, jobs))
+        hand = pool.submit(timed, lambda: by_hand(by_hand_tree, flags, jobs))
+        walls = {"driver": driver.result()[0], "hand": hand.result()[0]}
+    return {
+        "jobs_each": jobs,
+        **walls,
+        "driver_over_hand": round(walls["driver"] / walls["hand"], 3),
+        "load_average": os.getloadavg(),
+    }
+
+
+def timed(work: Callable[[], Flags | None]) -> tuple[float, float, Flags | None]:
     """Wall and CPU seconds of a build, children included."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
@@ -116,29 +142,42 @@ def copy(tree: Path, to: Path) -> Path:
     return to.resolve()
 
 
-def drive(source: Path, context: Context, jobs: int) -> BuildTree:
+@dataclass(frozen=True)
+class Flags:
+    """What a person needs to type the same build."""
+
+    target: Target
+    tools: tuple[Tool, ...]
+    cache_entries: tuple[tuple[str, str], ...]
+
+
+def drive(source: Path, context: Context, jobs: int, *, only_flags: bool = False) -> Flags:
     """From looking for tools to the last link, as ``make`` does it."""
     host = Host.of(context)
     target = make_target("cpu", TargetSpec(backends=("cpu",)), LOCK, arch="", machine=machine_of(host))
     toolchain = preflight(target, host=host, context=context)
-    patched = PatchedSource(
-        LOCK, context.home.git, "cache", base="0" * 40, commit="1" * 40, tree=LOCK.tree, outcomes=()
-    )
-    return configure_and_build(patched, source, target, toolchain, context, jobs=jobs)
+    if only_flags:
+        entries = cache_entries(target, toolchain, source.resolve(), context)
+    else:
+        git = context.home.git
+        patched = PatchedSource(
+            LOCK, git, provider="cache", base="0" * 40, commit="1" * 40, tree=LOCK.tree, outcomes=()
+        )
+        entries = configure_and_build(patched, source, target, toolchain, context, jobs=jobs).cache_entries
+    return Flags(target, toolchain.tools, entries)
 
 
-def by_hand(source: Path, built: BuildTree | None, jobs: int) -> None:
+def by_hand(source: Path, flags: Flags | None, jobs: int) -> None:
     """What a person would type: the same entries and targets, with a compile cache of its own."""
-    assert built is not None
-    tools = {tool.name: str(tool.path) for tool in built.tools}
-    folder = build_folder(source, built.target)
+    assert flags is not None
+    tools = {tool.name: str(tool.path) for tool in flags.tools}
+    folder = build_folder(source, flags.target)
     env = {**os.environ, "CCACHE_DIR": str(source.parent / "ccache"), "CCACHE_BASEDIR": str(source.parent)}
     env |= {"CCACHE_NOHASHDIR": "1", "LC_ALL": "C", "SOURCE_DATE_EPOCH": str(LOCK.date)}
-    entries = [f"-D{name}={value}" for name, value in built.cache_entries]
+    entries = [f"-D{name}={value}" for name, value in flags.cache_entries]
     argv = [tools["cmake"], "-G", "Ninja", "-S", str(source), "-B", str(folder), *entries]
     subprocess.run(argv, check=True, env=env, stdout=subprocess.DEVNULL)
-    plugins = [file.target for file in built.files if file.plugin]
-    argv = [tools["ninja"], "-C", str(folder), "-j", str(jobs), *built.target.programs, *plugins]
+    argv = [tools["ninja"], "-C", str(folder), "-j", str(jobs), *flags.target.programs, "ggml-cpu"]
     subprocess.run(argv, check=True, env=env, stdout=subprocess.DEVNULL)
 
 

@@ -122,7 +122,7 @@ def _configured(
         driver = _driver(source, folder, target, env=_environment(patched, source, toolchain, context), prefix=prefix)
         driver.log, driver.held = context.home.logs / f"build-{name}.log", (held,)
         driver.log.unlink(missing_ok=True)
-        entries = _entries(target, toolchain, source, context)
+        entries = cache_entries(target, toolchain, source, context)
         with context.console.step(f"configure {name}"):
             configuration = _configure(driver, target, entries, context)
         if not prefix:
@@ -188,7 +188,7 @@ def _environment(patched: PatchedSource, source: Path, toolchain: Toolchain, con
     }
 
 
-def _entries(target: Target, toolchain: Toolchain, source: Path, context: Context) -> tuple[tuple[str, str], ...]:
+def cache_entries(target: Target, toolchain: Toolchain, source: Path, context: Context) -> tuple[tuple[str, str], ...]:
     """Everything that is passed with -D: the target's own, and where this machine's tools are."""
     ninja = toolchain.tool("ninja")
     entries = {
