@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from llamabuild.commands.base import Subparsers
     from llamabuild.core.context import Context
+    from llamabuild.source.attempt import Attempt
     from llamabuild.source.check import Checked
 
 _CONFLICT = 4
@@ -100,19 +101,24 @@ def _check(args: argparse.Namespace, context: Context) -> int:
 
 def _table(checked: Checked) -> str:
     lines = [f"{checked.series} onto {checked.onto} ({checked.commit or 'tree ' + checked.tree})", ""]
-    for step in checked.steps:
+    states = [f"{tried.state} ({tried.note})" if tried.note else tried.state for tried in _attempts(checked)]
+    width = max(map(len, states), default=0)
+    for step, state in zip(checked.steps, states, strict=True):
         tried, locked = step.attempt, step.patch.locked
-        note = f" ({tried.note})" if tried.note else ""
-        name = locked.id[:9] if len(locked.id) == 40 else ""
-        lines.append(f"{step.patch.number:>4}  {tried.state + note:<24}  {name:<9}  {locked.subject}")
+        name = f"{locked.id[:9]}  " if len(locked.id) == 40 else ""
+        lines.append(f"{step.patch.number:>4}  {state:<{width}}  {name}{locked.subject}")
         lines += [f"      {line}" for conflict in tried.conflicts for line in conflict.lines()]
         if step.needs:
             lines.append(f"      may be because of patch {', '.join(str(each.number) for each in step.needs)}")
     counts: dict[str, int] = {}
-    for step in checked.steps:
-        counts[step.attempt.state] = counts.get(step.attempt.state, 0) + 1
+    for tried in _attempts(checked):
+        counts[tried.state] = counts.get(tried.state, 0) + 1
     lines += ["", ", ".join(f"{count} {state}" for state, count in counts.items()) or "no patches"]
     return "\n".join(lines)
+
+
+def _attempts(checked: Checked) -> list[Attempt]:
+    return [step.attempt for step in checked.steps]
 
 
 def _export(args: argparse.Namespace, context: Context) -> int:

@@ -12,7 +12,7 @@ from llamabuild.core.files import write_text
 from llamabuild.recipe.load import load_series, read_recipe
 from llamabuild.recipe.toml import read_document
 from llamabuild.source.commits import tree_of
-from llamabuild.source.gitremote import WHOLE, MissingError, fetch_commit, fetch_ref, list_refs
+from llamabuild.source.gitremote import WHOLE, MissingError, expand, fetch_commit, fetch_ref, list_refs
 from llamabuild.source.history import between, count_commits
 from llamabuild.source.mirror import mirror_of, writing
 
@@ -107,6 +107,11 @@ def _update_series(name: str, beside: Path, upstream: str, context: Context) -> 
         with writing(mirror_of(upstream, context), context) as repository:
             new = fetch_ref(repository, part.repository, ref, depth=1, context=context)
             commits = _between(repository, part.repository, ref, old=part.commit, new=new, context=context)
+            if part.base is not None and new != part.commit and not _leads_to(repository, part.base, new):
+                context.console.warn(
+                    f"series {name}: pull request {part.pr} may have been rebased: its new head is not seen to come from "
+                    f"base {part.base}; correct base in {path}"
+                )
         _write_values(path, ("part", index), {"commit": new})
         moved.append(Moved(f"series {name}, pull request {part.pr}", part.commit, new, commits))
     return moved
@@ -122,6 +127,11 @@ def _between(
         fetch_ref(repository, url, ref, depth=_BETWEEN_DEPTH, context=context)
         found = between(repository, old, new) if old in repository else None
     return found
+
+
+def _leads_to(repository: pygit2.Repository, base: str, head: str) -> bool:
+    full = expand(repository, base)
+    return full is not None and repository.descendant_of(head, full)
 
 
 def _build_number(repository: pygit2.Repository, recipe: Recipe, commit: str, context: Context) -> str:
