@@ -109,8 +109,8 @@ def _update_series(name: str, beside: Path, upstream: str, context: Context) -> 
             commits = _between(repository, part.repository, ref, old=part.commit, new=new, context=context)
             if part.base is not None and new != part.commit and not _leads_to(repository, part.base, new):
                 context.console.warn(
-                    f"series {name}: pull request {part.pr} may have been rebased: its new head is not seen to come from "
-                    f"base {part.base}; correct base in {path}"
+                    f"series {name}: pull request {part.pr} may have been rebased, as its new head is not seen to come "
+                    f"from base {part.base}; correct base in {path}"
                 )
         _write_values(path, ("part", index), {"commit": new})
         moved.append(Moved(f"series {name}, pull request {part.pr}", part.commit, new, commits))
