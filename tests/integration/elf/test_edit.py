@@ -178,7 +178,7 @@ def test_damaged_files_are_refused_whole(gcc):
     whole = lib.read_bytes()
     dice = random.Random(11)
     refusals = 0
-    for _ in range(150):
+    for _ in range(80):
         data = bytearray(whole)
         for _ in range(dice.randrange(1, 8)):
             data[dice.randrange(16, 3000)] = dice.randrange(256)
@@ -188,7 +188,7 @@ def test_damaged_files_are_refused_whole(gcc):
         except LlamabuildError:
             refusals += 1
             assert lib.read_bytes() == data
-    assert refusals > 20
+    assert refusals > 10
     assert not list(lib.parent.glob(".libx.so.*.part"))
 
 
@@ -246,9 +246,9 @@ def _private_folders(path: Path, facts) -> str:
 
 
 def test_files_of_this_system(tmp_path, loads):
-    counts = _edit_system_files(tmp_path, loads, limit=120)
-    assert counts["in-place"] + counts["rewritten"] > 60
-    assert counts["loaded"] > 30
+    counts = _edit_system_files(tmp_path, loads, limit=70)
+    assert counts["in-place"] + counts["rewritten"] > 30
+    assert counts["loaded"] > 15
 
 
 @pytest.mark.slow
