@@ -153,8 +153,8 @@ def _expert_layers(case: Case) -> Seen:
 
 DEVICE_RULES = (
     Rule("override.backend", "error", "field report (CUDA with Vulkan); src/llama-context.cpp turns pipeline "
-         "parallelism off where there are overrides, ggml-backend.cpp aborts", "a load with such an override answers a request",
-         _override_backends),
+         "parallelism off where there are overrides, ggml-backend.cpp aborts",
+         "a load with such an override answers a request", _override_backends),
     Rule("override.device", "warning", "field report; two RPC devices of one backend did serve on v0.5.0",
          "pipeline parallelism stays enabled with the override", _override_devices),
     Rule("rpc.order", "error", "common/arg.cpp: arguments are read in order", "the server starts with --rpc last",

@@ -145,7 +145,7 @@ def _known_drafter(case: Case) -> Seen:
 DRAFT_RULES = (
     Rule("draft.block-size", "warning", "common/speculative.cpp: clamped to block_size - 1",
          "draft_n of a step exceeds the block", _block_size),
-    Rule("draft.pinned", "error", "field report; v0.5.0 over two RPC devices: pre-allocated tensor in a buffer (Meta()) "
+    Rule("draft.pinned", "error", "field report; v0.5.0 over two RPC devices: pre-allocated tensor in a buffer (Meta) "
          "that cannot run the operation", "the server answers with a pinned drafter",
          _pinned_under_tensor_split),
     Rule("draft.unpinned", "warning", "field report: an unpinned drafter is split too, or sits on the wrong card",

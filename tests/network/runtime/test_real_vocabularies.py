@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gguf
 import pytest
 
 from llamabuild.runtime.gguf_header import Array, read_gguf
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.network
 
@@ -18,18 +20,9 @@ SMALL = ("gpt-2", "llama-spm", "phi-3", "bert-bge")
 
 
 @pytest.fixture(scope="module")
-def vocabularies(request: pytest.FixtureRequest) -> Path:
-    """The folder ``models`` of the source tree that the run's bundle was built from."""
-    given = os.environ.get("LLAMABUILD_TEST_BUNDLE")
-    if given:
-        found = [Path(given).parent / "models"]
-    else:
-        home = Path(request.getfixturevalue("real_make").env["LLAMABUILD_HOME"])
-        found = [path.parent for path in home.glob("src/**/models/ggml-vocab-gpt-2.gguf")]
-    folder = next((path for path in found if (path / "ggml-vocab-gpt-2.gguf").is_file()), None)
-    if folder is None:
-        pytest.skip("the source tree of the bundle is not here, so there are no vocabularies to read")
-    return folder
+def vocabularies(source_tree: Path) -> Path:
+    """The tree's folder of vocabularies."""
+    return source_tree / "models"
 
 
 @pytest.mark.parametrize("name", SMALL)
