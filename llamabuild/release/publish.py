@@ -34,10 +34,9 @@ def require_verified(
     errors = [finding for finding in report.findings if finding.severity == "error"]
     if errors:
         asked = f"what recipe {recipe.name} asks for" if recipe else "a sound bundle"
-        again = f"llamabuild verify {path}" + (f" --recipe {recipe.name}" if recipe else "")
         raise VerificationError(
             f"{path.name} is not {asked}: verification found {len(errors)} error{'s' if len(errors) > 1 else ''}.",
-            hint=f"The findings in full: {again}. Nothing was published.",
+            hint=f"{errors[0].hint or 'Mend what is listed above.'} Nothing was published.",
             details=tuple(f"{finding.name}: {finding.message}" for finding in errors),
         )
     for finding in report.findings:
