@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from llamabuild.runtime.gguf_header import Array, GgufError, GgufFile, Tensor, read_gguf
+from llamabuild.runtime.gguf_cursor import Array, GgufError
+from llamabuild.runtime.gguf_header import GgufFile, Tensor, read_gguf
 from llamabuild.runtime.gguf_source import short_name
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import gguf
 import pytest
 
-from llamabuild.runtime.gguf_header import Array, read_gguf
+from llamabuild.runtime.gguf_cursor import Array
+from llamabuild.runtime.gguf_header import read_gguf
 
 if TYPE_CHECKING:
     from pathlib import Path

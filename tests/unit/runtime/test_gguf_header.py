@@ -19,7 +19,8 @@ from werkzeug import Request, Response
 from llamabuild.cli import main
 from llamabuild.core.errors import LlamabuildError
 from llamabuild.runtime.ggml_types import GGML_TYPES
-from llamabuild.runtime.gguf_header import Array, GgufError, GgufFile, read_gguf
+from llamabuild.runtime.gguf_cursor import Array, GgufError
+from llamabuild.runtime.gguf_header import GgufFile, read_gguf
 from llamabuild.runtime.gguf_model import load_model, summarise
 from llamabuild.runtime.gguf_source import HttpSource, open_source
 from llamabuild.runtime.tiny import TinyShape, write_tiny_model
