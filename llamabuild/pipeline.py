@@ -54,6 +54,8 @@ class Request:
     arch: str | None = None
     options: BuildOptions = field(default_factory=BuildOptions)
     bundle: BundleOptions = field(default_factory=BundleOptions)
+    keep_conflict: Path | None = None
+    """Where a tree with conflict markers goes when a patch does not fit."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Job:
     target: Target
     toolchain: Toolchain
     bundle: BundleOptions
+    keep_conflict: Path | None
     source_key: str
     build_key: str
     bundle_key: str
@@ -130,6 +133,7 @@ def open_job(request: Request, context: Context) -> Job:
         target=target,
         toolchain=toolchain,
         bundle=request.bundle,
+        keep_conflict=request.keep_conflict,
         source_key=source_key,
         build_key=build_key,
         bundle_key=key_of(
@@ -199,7 +203,7 @@ def _holding(job: Job, context: Context) -> Iterator[None]:
 def _source(job: Job, context: Context) -> PatchedSource:
     def work() -> PatchedSource:
         with context.console.step(f"source {job.lock.recipe}"):
-            return patched_source(job.recipe, job.lock, context)
+            return patched_source(job.recipe, job.lock, context, keep_conflict=job.keep_conflict)
 
     return _stage(job.source_key, PatchedSource, context, work=work, files=lambda _: [])
 

@@ -43,6 +43,9 @@ def add_request(parser: argparse.ArgumentParser, *, required: bool = True) -> No
     add_recipe(parser, required=required)
     parser.add_argument("--target", metavar="T", help="a target of the recipe (default: the recipe's default-target)")
     parser.add_argument("--arch", metavar="A", help="one GPU arch in place of the target's, such as 86 or gfx1100")
+    parser.add_argument(
+        "--keep-conflict", metavar="DIR", type=Path, help="write a tree with markers to DIR when a patch does not fit"
+    )
     add_build_options(parser)
     add_bundle_options(parser)
     add_offline(parser)
@@ -137,6 +140,7 @@ def request_of(args: argparse.Namespace) -> Request:
         arch=args.arch,
         options=build_options(args),
         bundle=bundle_options(args),
+        keep_conflict=args.keep_conflict,
     )
 
 

@@ -108,8 +108,9 @@ def test_a_compile_error_shows_the_command_its_errors_and_the_log(workshop):
 def test_a_patch_that_does_not_fit_stops_make_with_4(workshop):
     workshop.commit({"base.c": workshop.texts["base.c"].replace('"hello"', '"other"')})
     workshop.recipe(extra='[[series]]\nname = "greeting"')
-    done = workshop.make()
+    done = workshop.run("make", "--recipe", "small", "--target", "cpu", "--keep-conflict", workshop.folder / "conflict")
     assert done.returncode == 4
+    assert "<<<<<<<" in (workshop.folder / "conflict" / "base.c").read_text()
     assert "0001-greet.patch" in done.stderr
     assert "base.c" in done.stderr
     assert not (workshop.folder / "dist").exists()
