@@ -80,8 +80,8 @@ def test_a_killed_starter_takes_the_server_with_it(bundle: Path, models: dict[st
         pid = int(starter.stdout.readline())
         assert is_alive(pid)
         starter.send_signal(signal.SIGKILL)
-        starter.wait(10)
-    deadline = time.monotonic() + 5
+        starter.wait(60)
+    deadline = time.monotonic() + 30
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not is_alive(pid)

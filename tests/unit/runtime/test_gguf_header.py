@@ -211,7 +211,7 @@ HOSTILE = {
     "a string past the end": header(keys=1, body=text(b"k") + struct.pack("<IQ", 8, 1 << 62) + bytes(40)),
     "an array of 2^60 numbers": header(keys=1, body=text(b"k") + struct.pack("<IIQ", 9, 4, 1 << 60)),
     "an array of 2^60 strings": header(keys=1, body=text(b"k") + struct.pack("<IIQ", 9, 8, 1 << 60)),
-    "arrays in arrays for ever": header(keys=1, body=text(b"k") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 5000),
+    "arrays in arrays for ever": header(keys=1, body=text(b"k") + b"\t\0\0\0" + struct.pack("<IQ", 9, 1) * 5000),
     "an unknown type": header(keys=1, body=text(b"k") + struct.pack("<I", 13) + bytes(40)),
     "an unknown element type": header(keys=1, body=text(b"k") + struct.pack("<IIQ", 9, 99, 1) + bytes(40)),
     "a key twice": header(keys=2, body=(text(b"k") + struct.pack("<II", 4, 7)) * 2 + bytes(9)),
@@ -256,7 +256,7 @@ def test_a_sparse_file_cannot_keep_the_reader_busy(tmp_path: Path) -> None:
         began = time.monotonic()
         with pytest.raises(GgufError):
             read_gguf(str(path))
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60  # without the limit it would be hours
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
