@@ -34,8 +34,10 @@ def needs_network(options: BuildOptions) -> bool:
 
 
 def launcher_entries(target: Target, toolchain: Toolchain, *, source: Path) -> dict[str, str]:
-    """CMake's launcher entries for the languages of a target; all but ccache are given paths made relative.
+    """CMake's launcher entries for the languages of a target; each is given paths made relative.
 
+    ccache makes them relative too, but not when it fails inside and runs the compiler as it was told: two CUDA objects
+    of a long build were seen to get the absolute paths that way.
     A farm takes C and C++ alone: nvcc and the HIP compiler would be sent sources that the other side cannot compile.
     """
     cache = toolchain.tool(toolchain.options.launcher)
@@ -43,13 +45,12 @@ def launcher_entries(target: Target, toolchain: Toolchain, *, source: Path) -> d
     entries = {}
     for language in ("C", "CXX", *(name.upper() for name in ("cuda", "hip") if name in target.backends)):
         helper = farm if language in {"C", "CXX"} else None
-        if cache and cache.name == "ccache":
-            # Settings before the compiler hold for this call alone.
-            words = [str(cache.path), *([f"prefix_command={helper.path}"] if helper else [])]
-        else:
-            next_one = cache or helper
-            script = relative_paths.__file__
-            words = [sys.executable, "-I", "-S", script, str(source), *([str(next_one.path)] if next_one else [])]
+        words = [sys.executable, "-I", "-S", relative_paths.__file__, str(source)]
+        if cache:
+            words.append(str(cache.path))
+        if helper:
+            # Settings between ccache and the compiler hold for this call alone.
+            words.append(f"prefix_command={helper.path}" if cache else str(helper.path))
         entries[f"CMAKE_{language}_COMPILER_LAUNCHER"] = ";".join(words)
     return entries
 
