@@ -25,6 +25,15 @@ _SOCKET_PATH_MAX = 100
 _FARM_SETTINGS = ("DISTCC_", "ICECC_")
 
 
+def _python() -> str:
+    """The Python that runs us, by the name that every environment has.
+
+    What CMake is given, and BUILD_INFO tells, must not depend on whether we were started as ``python`` or ``python3``.
+    """
+    named = Path(sys.executable).with_name("python3")
+    return str(named if named.exists() else sys.executable)
+
+
 def needs_network(options: BuildOptions) -> bool:
     """Whether the compile step itself talks to others: a farm, shared storage, or a cache that is a server.
 
@@ -45,7 +54,7 @@ def launcher_entries(target: Target, toolchain: Toolchain, *, source: Path) -> d
     entries = {}
     for language in ("C", "CXX", *(name.upper() for name in ("cuda", "hip") if name in target.backends)):
         helper = farm if language in {"C", "CXX"} else None
-        words = [sys.executable, "-I", "-S", relative_paths.__file__, str(source)]
+        words = [_python(), "-I", "-S", relative_paths.__file__, str(source)]
         if cache:
             words.append(str(cache.path))
         if helper:
@@ -63,7 +72,7 @@ def shader_entries(toolchain: Toolchain, context: Context) -> dict[str, str]:
     state = glslc.path.resolve().stat()
     identity = f"{glslc.path.resolve()} {glslc.version} {state.st_size} {state.st_mtime_ns}"
     script = Path(shader_cache.__file__)
-    words = [sys.executable, "-I", "-S", str(script), str(glslc.path), identity, str(context.home.root / "shaders")]
+    words = [_python(), "-I", "-S", str(script), str(glslc.path), identity, str(context.home.root / "shaders")]
     text = f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'
     wrapper = context.home.root / "tools" / f"glslc-{key_of(identity)[:12]}" / "glslc"
     if not wrapper.is_file() or wrapper.read_text(encoding="utf-8") != text:
