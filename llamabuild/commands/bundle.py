@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 from llamabuild.commands.base import add_verb, emit, emit_json
 from llamabuild.commands.make import add_out, add_request, bundle_options, request_of, tell_made
 from llamabuild.core.errors import UsageError
+from llamabuild.core.files import scratch_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -117,7 +116,7 @@ def _publish_foreign(
     if args.format == "wheel":
         return _publish_wheel(staged, args.out)
     parts = {entry.part for entry in plan.entries}
-    split = args.runtime == "split" or (args.runtime is None and "cudart" in parts)
+    split = bundle_options(args).runtime_for(("cuda",) if "cudart" in parts else ()) == "split"
     return publish(staged, plan, args.out, split=split, judge=judge, context=context)
 
 
@@ -140,9 +139,7 @@ def _foreign(args: argparse.Namespace, context: Context) -> Iterator[tuple[Stage
     """Bundle somebody else's build folder in a scratch folder."""
     from llamabuild.bundle.run import bundle_folder
 
-    context.home.root.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix="bundle-", dir=context.home.root))
-    try:
+    with scratch_folder(context.home.root, prefix="bundle-") as scratch:
         yield bundle_folder(
             context.cwd / args.build,
             scratch,
@@ -153,5 +150,3 @@ def _foreign(args: argparse.Namespace, context: Context) -> Iterator[tuple[Stage
             options=bundle_options(args),
             name=args.name,
         )
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)

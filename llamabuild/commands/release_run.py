@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.build.model import BuildOptions
 from llamabuild.core.errors import UsageError
-from llamabuild.core.files import remove_tree, write_text
+from llamabuild.core.files import scratch_folder, write_text
 from llamabuild.pipeline import Job, Request, build, make, open_job
 from llamabuild.recipe.load import load_recipe, load_series
 from llamabuild.release.assemble import require_absent, write_release
@@ -72,7 +70,7 @@ def run_release(wanted: Wanted, context: Context) -> tuple[Artifact, ...]:
             f"No flavour of recipe {recipe.name} is named.",
             hint=f"Name each with --flavour TARGET:ARCH, or a file; it has {', '.join(sorted(recipe.targets))}.",
         )
-    with _scratch(context) as scratch:
+    with scratch_folder(context.home.root, prefix="release-") as scratch:
         requests = list(_requests(wanted, recipe, flavours, context=context, scratch=scratch))
         # The last flavour's missing tool is told now, not after the others were built.
         jobs = [open_job(request, context) for request in requests]
@@ -88,16 +86,6 @@ def run_release(wanted: Wanted, context: Context) -> tuple[Artifact, ...]:
             return parts
 
         return write_release(wanted.out, fill=fill, since=since_name)
-
-
-@contextmanager
-def _scratch(context: Context) -> Iterator[Path]:
-    context.home.root.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="release-", dir=context.home.root))
-    try:
-        yield folder
-    finally:
-        remove_tree(folder)
 
 
 def _requests(
@@ -126,7 +114,7 @@ def _part(
     request: Request, job: Job, folder: Path, *, wanted: Wanted, context: Context, since: Sequence[BuildFacts]
 ) -> Part:
     started = context.now()
-    with _scratch(context) as out:
+    with scratch_folder(context.home.root, prefix="release-") as out:
         made = make(request, out, context)
         archives = archives_in(out, made.name)
         whole = archives[0]

@@ -86,6 +86,17 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         raise
 
 
+@contextlib.contextmanager
+def scratch_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
+    """A new folder in ``parent`` (made if need be) for as long as the context lasts."""
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        yield folder
+    finally:
+        remove_tree(folder)
+
+
 def remove_tree(path: Path) -> None:
     """Remove a folder and all in it, read-only folders included; missing is fine."""
     if not path.exists():

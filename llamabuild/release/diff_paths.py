@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.bundle.unpack import open_archive, opened_tar
 from llamabuild.core.errors import UsageError
-from llamabuild.core.files import remove_tree, sha256_file
+from llamabuild.core.files import scratch_folder, sha256_file
 from llamabuild.release.diff import Difference, diff_files, diff_members, diff_trees
 
 if TYPE_CHECKING:
@@ -37,12 +36,8 @@ def diff_paths(a: Path, b: Path, context: Context) -> tuple[Difference, ...]:
         return tuple(diff_files("", a, b))
     if a.is_file() and b.is_file() and sha256_file(a) == sha256_file(b):
         return ()
-    context.home.root.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix="diff-", dir=context.home.root))
-    try:
+    with scratch_folder(context.home.root, prefix="diff-") as scratch:
         found = diff_trees(_opened(a, scratch / "a"), _opened(b, scratch / "b"))
-    finally:
-        remove_tree(scratch)
     if not (a.is_file() and b.is_file()):
         return found
     found += diff_members(_members(a), _members(b))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from llamabuild.bundle.model import Artifact
 from llamabuild.bundle.unpack import open_archive
 from llamabuild.core.errors import UsageError, VerificationError
-from llamabuild.core.files import remove_tree, sha256_file, write_json, write_text
+from llamabuild.core.files import scratch_folder, sha256_file, write_json, write_text
 from llamabuild.elf.closure import elf_roots
 from llamabuild.elf.device_code import read_device_code
 from llamabuild.elf.read import read_elf
@@ -107,30 +106,29 @@ def write_part(
     for an extra that cannot be made of it.
     """
     archives = tuple(_take(path, folder) for path in built.archives)
-    scratch = Path(tempfile.mkdtemp(prefix="release-", dir=_scratch(context)))
-    try:
-        with context.console.step(f"describe {archives[0].path.name}"):
-            root = open_together([archive.path for archive in archives], scratch)
-            where = f"BUILD_INFO.json in {archives[0].path.name}"
-            inner = _read_inner(root / "BUILD_INFO.json", where)
-            read_facts(inner, where=where)
-            view = view_bundle(root, owners_of(inner))
-            codes = [read_device_code(read_elf(path)) for path in elf_roots(root)]
-            served = serve_tiny(root, scratch, context, name=archives[0].path.name) if extras.smoke else None
-            info = release_info(
-                inner,
-                device=[code for code in codes if code is not None],
-                floors=view.floors,
-                report=built.report,
-                served=served,
-                toolkit_files=dict(built.toolkit_files),
-                host=host_facts(Path("/"), kernel=platform.release()),
-                packages=installed_packages(Path("/")),
-            )
-            facts = read_facts(info, where=where)
-            _write_extras(extras, facts, view, archives=archives, folder=folder)
-    finally:
-        remove_tree(scratch)
+    with (
+        scratch_folder(context.home.root, prefix="release-") as scratch,
+        context.console.step(f"describe {archives[0].path.name}"),
+    ):
+        root = open_together([archive.path for archive in archives], scratch)
+        where = f"BUILD_INFO.json in {archives[0].path.name}"
+        inner = _read_inner(root / "BUILD_INFO.json", where)
+        read_facts(inner, where=where)
+        view = view_bundle(root, owners_of(inner))
+        codes = [read_device_code(read_elf(path)) for path in elf_roots(root)]
+        served = serve_tiny(root, scratch, context, name=archives[0].path.name) if extras.smoke else None
+        info = release_info(
+            inner,
+            device=[code for code in codes if code is not None],
+            floors=view.floors,
+            report=built.report,
+            served=served,
+            toolkit_files=dict(built.toolkit_files),
+            host=host_facts(Path("/"), kernel=platform.release()),
+            packages=installed_packages(Path("/")),
+        )
+        facts = read_facts(info, where=where)
+        _write_extras(extras, facts, view, archives=archives, folder=folder)
     name = part_name(facts)
     before = next((old for old in since if part_name(old) == name), None)
     changes = changes_between(before, facts) if before else None
@@ -259,8 +257,3 @@ def _take(path: Path, folder: Path) -> Artifact:
 
 def _artifact(path: Path) -> Artifact:
     return Artifact(path=path, sha256=sha256_file(path), size=path.stat().st_size)
-
-
-def _scratch(context: Context) -> Path:
-    context.home.root.mkdir(parents=True, exist_ok=True)
-    return context.home.root

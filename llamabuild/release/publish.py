@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from llamabuild.bundle.model import Artifact
 from llamabuild.bundle.pack import pack_bundle
 from llamabuild.bundle.unpack import open_archive
 from llamabuild.core.errors import UsageError, VerificationError
-from llamabuild.core.files import atomic_folder, key_of, locked, remove_tree, sha256_file
+from llamabuild.core.files import atomic_folder, key_of, locked, remove_tree, scratch_folder, sha256_file
 from llamabuild.verify.check import verify_path
 
 if TYPE_CHECKING:
@@ -79,11 +78,8 @@ def _scratch(out: Path) -> Iterator[Path]:
     """A folder in the one it is published to, so that publishing is a rename; a killed run's is swept here."""
     for stale in out.glob(".llamabuild-*"):
         remove_tree(stale)
-    part = Path(tempfile.mkdtemp(prefix=".llamabuild-", dir=out))
-    try:
+    with scratch_folder(out, prefix=".llamabuild-") as part:
         yield part
-    finally:
-        remove_tree(part)
 
 
 def _judge_archives(
@@ -95,11 +91,11 @@ def _judge_archives(
     if whole:
         return
     for form in sorted({archive.path.name.rpartition(".tar.")[2] for archive in archives}):
-        with tempfile.TemporaryDirectory(prefix="parts-", dir=context.home.root) as folder:
+        with scratch_folder(context.home.root, prefix="parts-") as folder:
             for archive in archives:
                 if archive.path.name.endswith(f".tar.{form}"):
-                    open_archive(archive.path, Path(folder))
-            judge(Path(folder) / name)
+                    open_archive(archive.path, folder)
+            judge(folder / name)
 
 
 def publish_folder(staged: StagedBundle, to: Path) -> None:
