@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from llamabuild.build import relative_paths, shader_cache
+from llamabuild.build import shader_cache
 from llamabuild.build.archs import listed
 from llamabuild.core.errors import UsageError
 from llamabuild.core.files import atomic_write, key_of
@@ -54,7 +54,7 @@ def launcher_entries(target: Target, toolchain: Toolchain, *, source: Path) -> d
     entries = {}
     for language in ("C", "CXX", *(name.upper() for name in ("cuda", "hip") if name in target.backends)):
         helper = farm if language in {"C", "CXX"} else None
-        words = [_python(), "-I", "-S", relative_paths.__file__, str(source)]
+        words = ["/bin/sh", str(Path(__file__).with_name("relative_paths.sh")), str(source)]
         if cache:
             words.append(str(cache.path))
         if helper:

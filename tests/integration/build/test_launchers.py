@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from llamabuild.build import launchers
 from llamabuild.build.launchers import check_options
 from llamabuild.build.model import BuildOptions
-from llamabuild.build.relative_paths import make_relative
 from llamabuild.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -143,19 +143,27 @@ def test_a_launcher_that_is_not_there_is_told_with_its_package(small: Any) -> No
     assert "icecc was not found." in caught.value.details
 
 
-def test_paths_below_the_tree_are_made_relative_and_definitions_are_kept() -> None:
-    words = [
-        "c++",
-        "-I/s/t/include",
-        "-isystem",
-        "/s/t/x",
-        "-DDIR=/s/t/y",
-        "-o",
-        "a.o",
-        "-c",
-        "/s/t/a.cpp",
-        "/s/tree/b",
+def relative(source: Path, folder: Path, words: list[str]) -> list[str]:
+    """What a program gets to see that is started through the launcher in ``folder``."""
+    script = Path(launchers.__file__).with_name("relative_paths.sh")
+    argv = ["/bin/sh", script, source, sys.executable, "-c", "import sys; print(*sys.argv[1:], sep='\\n')", *words]
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("below", ["", "build-cpu", "build-cpu/sub/folder"])
+@pytest.mark.parametrize("name", ["tree", "a tree", "t*[r]e'\\e"])
+def test_paths_below_the_tree_are_made_relative_and_definitions_are_kept(tmp_path: Path, name: str, below: str) -> None:
+    tree = tmp_path / name
+    folder = tree / below
+    folder.mkdir(parents=True)
+    up = os.path.relpath(tree, folder)
+    words = [f"-I{tree}/include", "-isystem", f"{tree}/x y", f"-DDIR={tree}/y", "-o", "a.o", f"{tree}s/b", "", "-Wa,*"]
+    assert relative(tree, folder, [*words, f"-Wl,{tree}/a,{tree}/b"]) == [
+        *[f"-I{up}/include", "-isystem", f"{up}/x y", f"-DDIR={tree}/y", "-o", "a.o", f"{tree}s/b", "", "-Wa,*"],
+        f"-Wl,{up}/a,{up}/b",
     ]
-    assert make_relative(words, "/s/t", "/s/t/build-cpu") == [
-        *["c++", "-I../include", "-isystem", "../x", "-DDIR=/s/t/y", "-o", "a.o", "-c", "../a.cpp", "/s/tree/b"]
-    ]
+
+
+def test_paths_are_kept_where_the_compiler_is_started_outside_of_the_tree(tmp_path: Path) -> None:
+    assert relative(tmp_path / "tree", tmp_path, [f"{tmp_path}/tree/a.c"]) == [f"{tmp_path}/tree/a.c"]
