@@ -23,6 +23,7 @@ from llamabuild.build.targets import resolve_target
 from llamabuild.build.toolchain import preflight
 from llamabuild.bundle.model import Artifact, BundlePlan, StagedBundle
 from llamabuild.bundle.options import BundleOptions
+from llamabuild.core.errors import BundleError, ToolError
 from llamabuild.core.files import key_of, locked, sha256_file
 from llamabuild.core.stages import StageStore
 from llamabuild.recipe.features import load_features
@@ -154,15 +155,18 @@ def rules_digest(*parts: str) -> str:
     """
     package = Path(__file__).parent
     folders = [package / part for part in ("core", *parts)] if parts else [package]
-    files = sorted(
-        path for folder in folders for pattern in ("*.py", "*.toml", "*.json") for path in folder.rglob(pattern)
-    )
+    patterns = ("*.py", "*.sh", "*.toml", "*.json")
+    files = sorted(path for folder in folders for pattern in patterns for path in folder.rglob(pattern))
     return key_of([__version__, [[str(path.relative_to(package)), sha256_file(path)] for path in files]])
 
 
 def make(request: Request, out: Path, context: Context) -> Made:
-    """All stages, to verified archives with their sums in ``out``; what is there already is checked and kept."""
+    """All stages, to verified archives with their sums in ``out``; what is there already is checked and kept.
+
+    Raises what the stages raise, and ToolError (5) at once for a ROCm tree without kernels for the arch.
+    """
     job = open_job(request, context)
+    _check_kernels(job)
     store = StageStore(context.home.stages)
     key = key_of({"stage": "pack", "rules": rules_digest(), "bundle": job.bundle_key, "out": str(out.absolute())})
     kept = _recorded(store, key, tuple[Artifact, ...])
@@ -184,6 +188,7 @@ def build(request: Request, context: Context) -> BuildTree:
 def bundle(request: Request, context: Context, *, to: Path | None = None) -> tuple[StagedBundle, Report]:
     """The bundle stage and what it needs; ``to`` gets a copy of the verified folder under its name."""
     job = open_job(request, context)
+    _check_kernels(job)
     with _holding(job, context):
         staged = _bundle(job, context).staged
         report = _judge(job, context, staged.root)
@@ -250,6 +255,19 @@ def _vendor(job: Job) -> Vendor | None:
     if "hip" not in job.target.backends or tree is None:
         return None
     return rocm_vendor(tree, arch=job.target.arch, keep=job.bundle.keep_archs, thin=job.bundle.thin)
+
+
+def _check_kernels(job: Job) -> None:
+    """Refuse a ROCm tree that cannot serve the bundle before an hour is spent on the build."""
+    from llamabuild.bundle.plan import check_kernels
+
+    vendor = _vendor(job)
+    if vendor is None or job.bundle.runtime_for(job.target.backends) == "system":
+        return
+    try:
+        check_kernels(vendor)
+    except BundleError as failure:
+        raise ToolError(failure.message, hint=failure.hint) from failure
 
 
 def _pack(job: Job, out: Path, context: Context) -> tuple[Artifact, ...]:

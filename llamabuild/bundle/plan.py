@@ -13,7 +13,7 @@ from llamabuild.bundle.model import BundlePlan, Entry
 from llamabuild.bundle.rpaths import set_rpaths
 from llamabuild.bundle.rules import component_of, load_components
 from llamabuild.bundle.trees import Vendor, detect_vendor, wanted_components
-from llamabuild.bundle.vendor import add_component, add_kpacks, assign_parts
+from llamabuild.bundle.vendor import add_component, add_data_folders, add_kpacks, assign_parts
 from llamabuild.core.errors import BundleError
 from llamabuild.core.files import sha256_file
 from llamabuild.elf.closure import Closure, Search, resolve_closure, system_folders
@@ -108,6 +108,18 @@ def plan_bundle(
     context.console.detail(f"{len(closure.files)} ELF files reached, {len(draft.entries)} entries planned")
     set_rpaths(draft, closure, own=LLAMA)
     return draft.plan(name, rpath=build.target.rpath)
+
+
+def check_kernels(vendor: Vendor) -> None:
+    """Tell before the build what planning its bundle would fail for: a tree without kernels for a wanted arch.
+
+    Looks at the components without whose kernels nothing runs (rocBLAS). Raises BundleError, the archs that there are
+    named in it.
+    """
+    for component in vendor.components:
+        library = vendor.library_of(component)
+        if library is not None and any(folder.index_required for folder in component.folders):
+            add_data_folders(Draft(), library, vendor, component=component)
 
 
 def own_vendor(build: BuildTree, *, root: Path = Path("/")) -> Vendor | None:

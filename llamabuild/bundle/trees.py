@@ -44,6 +44,16 @@ class Vendor:
         """The first library of this name in the tree."""
         return next((folder / name for folder in self.folders if (folder / name).exists()), None)
 
+    def library_of(self, component: Component) -> Path | None:
+        """The first library of a component in the tree."""
+        candidates = (
+            path
+            for folder in self.folders
+            for pattern in component.libraries
+            for path in sorted(folder.glob(pattern), key=lambda path: len(path.name))
+        )
+        return next(candidates, None)
+
     def always(self) -> tuple[Path, ...]:
         """Libraries of the components that come along where the tree has them, by their sonames' links."""
         wanted = [pattern for component in self.components if component.always for pattern in component.libraries]

@@ -36,8 +36,7 @@ def add_component(draft: Draft, library: Path, vendor: Vendor, *, component: Com
         draft.entries[destination] = replace(
             entry, origin=component.name, part=component.part, thin=thin, edit=edit and entry.link is None
         )
-    for folder in component.folders:
-        _add_folder(draft, library, vendor, component=component, folder=folder)
+    add_data_folders(draft, library, vendor, component=component)
     licenses = component_licenses(component, vendor.root)
     if not licenses and not any(name.startswith(f"licenses/{component.name}/") for name in draft.entries):
         draft.notes.append(f"no licence file was found for {component.title}")
@@ -47,6 +46,15 @@ def add_component(draft: Draft, library: Path, vendor: Vendor, *, component: Com
         name = path.name if names.count(path.name) == 1 else f"{path.parent.name}-{path.name}"
         destination = f"licenses/{component.name}/{name}"
         draft.add(Entry(destination, path.resolve(), None, component.name, part=component.part))
+
+
+def add_data_folders(draft: Draft, library: Path, vendor: Vendor, *, component: Component) -> None:
+    """Add the files that the component's ``library`` reads at run time, trimmed to the wanted archs.
+
+    Raises BundleError as ``add_component`` does.
+    """
+    for folder in component.folders:
+        _add_folder(draft, library, vendor, component=component, folder=folder)
 
 
 def _links_to(draft: Draft, real: str) -> Iterator[str]:

@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+from ..bundle.rocm_trees import make_tree
+
 
 def published(workshop, out="dist"):
     return sorted(path.name for path in (workshop.folder / out).iterdir())
@@ -133,6 +135,25 @@ def test_a_missing_compiler_is_told_before_anything_is_built(workshop, tmp_path)
     assert done.returncode == 5
     assert "compiler" in done.stderr
     assert "hint: " in done.stderr
+
+
+def test_a_rocm_without_kernels_for_the_arch_is_told_before_anything_is_built(workshop, tmp_path):
+    """The compiler is a stand-in that takes everything: the question is whether it is asked to compile for an hour."""
+    tree = make_tree(tmp_path / "rocm", "amd")
+    compiler = tree.root / "lib/llvm/bin/clang++"
+    compiler.parent.mkdir(parents=True)
+    compiler.write_text("#!/bin/sh\nexit 0\n")
+    compiler.chmod(0o755)
+    workshop.recipe(target='[targets.hip]\nbackends = ["hip"]\narch = "gfx1201"')
+    words = ("--recipe", "small", "--target", "hip", "--rocm", tree.root)
+    for verb in ("make", "bundle"):
+        done = workshop.run(verb, *words, "--out" if verb == "make" else "--to", "dist")
+        assert done.returncode == 5, done.stderr
+        assert "no kernels for gfx1201; it has them for gfx90a, gfx1030, gfx1100." in done.stderr
+        assert "hint: " in done.stderr
+    done = workshop.run("make", *words, "--runtime", "system")
+    assert done.returncode == 6, "with the host's own runtime it is the host that has to have them"
+    assert not (workshop.folder / "dist").exists()
 
 
 def test_a_make_killed_at_any_point_finishes_the_next_time_with_the_same_archive(workshop):

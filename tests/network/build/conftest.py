@@ -21,6 +21,8 @@ from llamabuild.core.context import Context, Home
 from llamabuild.recipe.model import TargetSpec
 from llamabuild.source.lock import Lock, PatchedSource
 
+from ..debian import download
+
 if TYPE_CHECKING:
     from llamabuild.build.model import BuildOptions, BuildTree, Target, Toolchain
 
@@ -88,8 +90,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Real:
 def vulkan_sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """glslc 2025.2 and its time's headers, out of Debian 13's packages, beside whatever the machine has."""
     folder = tmp_path_factory.mktemp("trixie")
-    packages = _debian_packages(folder, "trixie", ("glslc", "libshaderc1", "libc6", "libstdc++6", "libgcc-s1"))
-    sdk_packages = _debian_packages(folder, "trixie", ("libvulkan-dev", "libvulkan1", "spirv-headers"))
+    packages = download(folder / "apt", "trixie", ("glslc", "libshaderc1", "libc6", "libstdc++6", "libgcc-s1"))
+    sdk_packages = download(folder / "apt-sdk", "trixie", ("libvulkan-dev", "libvulkan1", "spirv-headers"))
     for name, files in (("run", packages), ("sdk", sdk_packages)):
         for file in files:
             subprocess.run(["dpkg", "-x", file, folder / name], check=True)
@@ -106,30 +108,3 @@ def vulkan_sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         link.unlink()
         link.symlink_to(system[1])
     return sdk
-
-
-def _debian_packages(folder: Path, suite: str, names: tuple[str, ...]) -> list[Path]:
-    """Download packages of another suite of this machine's own archive, its package lists untouched."""
-    if shutil.which("apt-get") is None:
-        pytest.skip("no apt-get here to fetch a recent glslc with")
-    argv = ["apt-get", "indextargets", "--format", "$(REPO_URI)"]
-    targets = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-    archive = next((line for line in targets.splitlines() if re.search(r"/debian/?$", line)), None)
-    keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-    if archive is None or not keyring.exists():
-        pytest.skip("this machine has no Debian archive configured")
-    (folder / "sources.list").write_text(f"deb [signed-by={keyring}] {archive} {suite} main\n")
-    for name in ("lists/partial", "cache/archives/partial", suite):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    options = [
-        *("-o", f"Dir::Etc::sourcelist={folder}/sources.list", "-o", "Dir::Etc::sourceparts=-"),
-        *("-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"),
-        *("-o", "APT::Sandbox::User=", "-o", "Acquire::Check-Valid-Until=false"),
-    ]
-    before = set((folder / suite).glob("*.deb"))
-    for verb in (["update"], ["download", *names]):
-        argv = ["apt-get", *options, *verb]
-        done = subprocess.run(argv, cwd=folder / suite, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"packages of {suite} cannot be had: {done.stderr[-300:]}")
-    return sorted(set((folder / suite).glob("*.deb")) - before)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
+import platform
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from ..debian import download
 
 PACKAGES = ("llama.cpp-tools", "libggml0-backend-hip", "librocblas4", "libhipblaslt1", "libhipblas2")
 FREE_BYTES = 15 << 30
@@ -37,43 +39,15 @@ def sid(tmp_path_factory: pytest.TempPathFactory) -> Debian:
     folder = Path(kept) if kept else tmp_path_factory.mktemp("rocm")
     if (folder / "sid/.complete").exists():
         return Debian(folder / "sid")
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        pytest.skip("no apt-get here to fetch Debian's rocBLAS with")
+    if platform.machine() != "x86_64":
+        pytest.skip("Debian has ROCm for amd64 alone")
     folder.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(folder).free < FREE_BYTES:
         pytest.skip(f"{folder} has not the 15 GB that unpacking and bundling a real ROCm takes")
-    for package in _download(folder):
+    for package in download(folder, "sid", PACKAGES, with_needs=True):
         subprocess.run(["dpkg", "-x", package, folder / "sid"], check=True)
     (folder / "sid/.complete").touch()
     return Debian(folder / "sid")
-
-
-def _download(folder: Path) -> list[Path]:
-    """The packages and all they need, as for an empty machine, without touching this one's lists."""
-    argv = ["apt-get", "indextargets", "--format", "$(REPO_URI)"]
-    targets = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-    archive = next((line for line in targets.splitlines() if re.search(r"/debian/?$", line)), None)
-    keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-    machine = subprocess.run(
-        ["dpkg", "--print-architecture"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    if archive is None or not keyring.exists() or machine != "amd64":
-        pytest.skip("this machine has no Debian archive for amd64 configured")
-    (folder / "sources.list").write_text(f"deb [signed-by={keyring}] {archive} sid main\n")
-    for name in ("lists/partial", "cache/archives/partial"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    options = [
-        *("-o", f"Dir::Etc::sourcelist={folder}/sources.list", "-o", "Dir::Etc::sourceparts=-"),
-        *("-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"),
-        *("-o", "Dir::State::status=/dev/null", "-o", "Debug::NoLocking=true"),
-        *("-o", "APT::Sandbox::User=", "-o", "Acquire::Check-Valid-Until=false"),
-    ]
-    install = ["install", "-y", "--no-install-recommends", "--download-only", *PACKAGES]
-    for verb in (["update"], install):
-        done = subprocess.run(["apt-get", *options, *verb], capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"Debian's ROCm packages cannot be had: {done.stderr[-300:]}")
-    return sorted((folder / "cache/archives").glob("*.deb"))
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +14,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from llamabuild.runtime.tiny import write_tiny_model
 
+from ..debian import bootstrap
 from .rootfs import Image, build
 
 pytestmark = pytest.mark.network
@@ -113,21 +112,7 @@ def test_the_wheel_installs_offline_and_runs(real_release, tmp_path):
 @pytest.fixture(scope="session")
 def base_image(tmp_path_factory) -> Path:
     """A minimal Debian 12, the base that the Containerfile names."""
-    if os.geteuid() != 0 or not shutil.which("debootstrap"):
-        pytest.skip("a base image needs root and debootstrap: the container's root tree was not assembled")
-    root = tmp_path_factory.mktemp("image") / "root"
-    mirror = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(SITE) $(CODENAME)"], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    site = next((line.split()[0] for line in mirror if line.endswith(" bookworm")), None)
-    if site is None:
-        pytest.skip("this machine's package sources have no Debian 12: the container's root tree was not assembled")
-    done = subprocess.run(
-        ["debootstrap", "--variant=minbase", "bookworm", root, site], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        pytest.skip(f"debootstrap failed, so the container's root tree was not assembled: {done.stdout[-300:]}")
-    return root
+    return bootstrap(tmp_path_factory.mktemp("image") / "root", "bookworm")
 
 
 SERVE = """
