@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from scikit_build_core.cmake import CMake, CMaker
 from scikit_build_core.errors import CMakeNotFoundError
 
-from llamabuild.build.cachefile import stale_reason, stamp_of, write_stamp
 from llamabuild.build.hold import holding
 from llamabuild.build.host import Host
 from llamabuild.build.jobs import default_jobs
@@ -20,6 +19,7 @@ from llamabuild.build.model import BuildTree, BuiltFile
 from llamabuild.build.network import downloads_found, namespace_prefix
 from llamabuild.build.ninja import STATUS, NinjaReader, cmake_errors
 from llamabuild.build.options import refuse_unused
+from llamabuild.build.stale import stale_reason, stamp_of, write_stamp
 from llamabuild.build.targets import folder_name
 from llamabuild.core.errors import BuildError, ToolError
 from llamabuild.core.files import remove_tree

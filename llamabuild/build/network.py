@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llamabuild.build.cachefile import read_cache
+from llamabuild.build.cmake_cache import read_cache
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from llamabuild.build.host import Host
 
-_DOWNLOADING = {
-    "GGML_CPU_KLEIDIAI": "ON",
-    "GGML_CUDA_CUB_3DOT2": "ON",
-    "GGML_OPENMP_FETCH": "ON",
-    "LLAMA_BUILD_UI": "ON",
-    "LLAMA_BUILD_BORINGSSL": "ON",
-    "LLAMA_BUILD_LIBRESSL": "ON",
-    "LLAMA_LLGUIDANCE": "ON",
-    "LLAMA_USE_PREBUILT_UI": "ON",
-}
-"""Options of llama.cpp v0.5.0 that make its lists fetch something, with the value that does."""
-
-_TRUE = {"1", "ON", "TRUE", "YES", "Y"}
+_DOWNLOADING = (
+    "GGML_CPU_KLEIDIAI",
+    "GGML_CUDA_CUB_3DOT2",
+    "GGML_OPENMP_FETCH",
+    "LLAMA_BUILD_UI",
+    "LLAMA_BUILD_BORINGSSL",
+    "LLAMA_BUILD_LIBRESSL",
+    "LLAMA_LLGUIDANCE",
+    "LLAMA_USE_PREBUILT_UI",
+)
+"""Options of llama.cpp v0.5.0 that make its lists fetch something when they are on."""
 
 
 def namespace_prefix(host: Host) -> tuple[str, ...]:
@@ -41,7 +39,7 @@ def namespace_prefix(host: Host) -> tuple[str, ...]:
 def downloads_found(folder: Path) -> tuple[str, ...]:
     """What a configured build folder would fetch: options that are on, and CMake's own download scripts."""
     cache = read_cache(folder / "CMakeCache.txt")
-    options = sorted(name for name in _DOWNLOADING if name in cache and cache[name].value.upper() in _TRUE)
+    options = sorted(name for name in _DOWNLOADING if name in cache.entries and cache.entries[name].is_on)
     # ExternalProject and FetchContent write a script for each download when they configure.
     scripts = [*folder.rglob("*-gitclone.cmake"), *folder.rglob("download-*.cmake")]
     return (*options, *sorted(str(script.relative_to(folder)) for script in scripts))

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from llamabuild.build.cachefile import read_cache
+from llamabuild.build.cmake_cache import CMakeCache, read_cache
 from llamabuild.build.model import BuildTree, BuiltFile, Target
 from llamabuild.core.errors import UsageError
 from llamabuild.elf.read import ElfFile, is_elf, read_elf
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from llamabuild.build.cachefile import CacheEntry
-
 _PLUGIN = re.compile(r"^libggml-(?!base)(?P<backend>[a-z0-9]+)(?:-[a-z0-9_]+)?\.so$")
 _FOLDERS = ("bin", "lib", "lib64", ".")
-_FALSE = frozenset({"", "0", "OFF", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"})
 _BACKENDS = ("cpu", "cuda", "vulkan", "hip")
 
 
@@ -46,10 +40,10 @@ def foreign_build(folder: Path, *, arch: str, rpath: Literal["rpath", "runpath"]
             f"{folder} holds no program of llama.cpp: nothing named llama-* in {', '.join(_FOLDERS[:3])}.",
             hint="Name the folder that CMake was run in, the one with bin/llama-server below it.",
         )
-    cache = read_cache(folder / "CMakeCache.txt") if (folder / "CMakeCache.txt").is_file() else {}
+    text = folder / "CMakeCache.txt"
+    cache = read_cache(text) if text.is_file() else CMakeCache(entries={}, problems=())
     plugins = {match["backend"] for file in files if (match := _PLUGIN.match(file.path.name))}
     backends = tuple(name for name in _BACKENDS if name in plugins or _on(cache, name)) or ("cpu",)
-    source = Path(cache["CMAKE_HOME_DIRECTORY"].value) if "CMAKE_HOME_DIRECTORY" in cache else folder
     target = Target(
         name="-".join(backend for backend in backends if backend != "cpu") or "cpu",
         backends=backends,
@@ -61,19 +55,18 @@ def foreign_build(folder: Path, *, arch: str, rpath: Literal["rpath", "runpath"]
         rccl=_on(cache, "hip_rccl"),
         nccl=_on(cache, "cuda_nccl"),
     )
-    number = cache.get("LLAMA_BUILD_NUMBER")
-    commit = cache.get("LLAMA_BUILD_COMMIT")
+    number = cache.value("LLAMA_BUILD_NUMBER")
     return BuildTree(
         folder=folder,
-        source=source,
+        source=Path(cache.value("CMAKE_HOME_DIRECTORY", str(folder))),
         target=target,
         files=files,
         tools=(),
         cache_entries=tuple(
-            (name, cache[name].value) for name in sorted(cache) if name.startswith(("GGML_", "LLAMA_"))
+            (name, cache.value(name)) for name in sorted(cache.entries) if name.startswith(("GGML_", "LLAMA_"))
         ),
-        build_number=int(number.value) if number and number.value.isdecimal() else 0,
-        build_commit=commit.value if commit else "unknown",
+        build_number=int(number) if number.isdecimal() else 0,
+        build_commit=cache.value("LLAMA_BUILD_COMMIT", "unknown"),
         network="unknown",
         log=folder,
     )
@@ -95,6 +88,6 @@ def _kind(elf: ElfFile, *, plugin: bool) -> Literal["executable", "shared", "mod
     return "module" if plugin else "shared"
 
 
-def _on(cache: Mapping[str, CacheEntry], name: str) -> bool:
-    entry = cache.get(f"GGML_{name.upper()}")
-    return entry is not None and entry.type == "BOOL" and entry.value.upper() not in _FALSE
+def _on(cache: CMakeCache, name: str) -> bool:
+    entry = cache.declared(f"GGML_{name.upper()}")
+    return entry is not None and entry.is_on

@@ -6,10 +6,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from llamabuild.build.option_names import BACKENDS
 from llamabuild.verify.build_info import claimed_by, read_build_info
 from llamabuild.verify.checks.floors import floors_of
 from llamabuild.verify.inspect.model import Backend, Inspection
-from llamabuild.verify.inspect.options import BACKENDS
 from llamabuild.verify.inspect.symbols import build_identity, linked_backends
 from llamabuild.verify.patterns import Patterns
 from llamabuild.verify.scan import Tree, read_file, scan_tree

@@ -7,12 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llamabuild.verify.archs import parse_archs
-from llamabuild.verify.inspect.cmake_cache import CMakeCache, is_false, read_cache
-from llamabuild.verify.inspect.compile_commands import Compiled, read_compile_commands
-from llamabuild.verify.inspect.details import build_details
-from llamabuild.verify.inspect.model import Backend, Ignored, Inspection
-from llamabuild.verify.inspect.options import (
+from llamabuild.build.cmake_cache import CMakeCache, is_false, read_cache
+from llamabuild.build.option_names import (
     BACKENDS,
     DEPRECATED,
     given_undeclared,
@@ -20,6 +16,10 @@ from llamabuild.verify.inspect.options import (
     suggest,
     synonyms,
 )
+from llamabuild.verify.archs import parse_archs
+from llamabuild.verify.inspect.compile_commands import Compiled, read_compile_commands
+from llamabuild.verify.inspect.details import build_details
+from llamabuild.verify.inspect.model import Backend, Ignored, Inspection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llamabuild.verify.inspect.cmake_cache import is_false
+from llamabuild.build.cmake_cache import is_false
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from llamabuild.verify.inspect.cmake_cache import CMakeCache
+    from llamabuild.build.cmake_cache import CMakeCache
     from llamabuild.verify.inspect.compile_commands import Compiled
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from llamabuild.build.cmake_cache import is_false, parse_cache
 from llamabuild.verify.inspect.build import inspect_build
-from llamabuild.verify.inspect.cmake_cache import is_false, parse_cache
 
 CMAKE = Path(sysconfig.get_path("scripts")) / "cmake"
 NINJA = Path(sysconfig.get_path("scripts")) / "ninja"

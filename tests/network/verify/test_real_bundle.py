@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from llamabuild.build.cmake_cache import read_cache
 from llamabuild.recipe.load import load_recipe
 from llamabuild.verify.check import Options, verify_path
-from llamabuild.verify.inspect.cmake_cache import read_cache
 from llamabuild.verify.inspect.run import inspect_path
 
 pytestmark = pytest.mark.network

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from llamabuild.build.cachefile import read_cache
 from llamabuild.build.ninja import NinjaReader, cmake_errors
 
 
@@ -72,19 +69,3 @@ def test_the_first_cmake_error_block() -> None:
         "-- Configuring incomplete, errors occurred!",
     )
     assert cmake_errors(lines) == (lines[1], lines[2], lines[4])
-
-
-def test_a_cache_is_read_with_types_quotes_and_values_that_hold_separators(tmp_path: Path) -> None:
-    file = tmp_path / "CMakeCache.txt"
-    file.write_text(
-        "# comment\n//help\nGGML_CUDA:BOOL=ON\nLLAMA_CUDA:UNINITIALIZED=ON\nA-ADVANCED:INTERNAL=1\n"
-        '"odd:name":STRING=a=b:c\nEMPTY:FILEPATH=\nnot a line\n'
-    )
-    cache = read_cache(file)
-    assert {entry.name: (entry.type, entry.value) for entry in cache.values()} == {
-        "GGML_CUDA": ("BOOL", "ON"),
-        "LLAMA_CUDA": ("UNINITIALIZED", "ON"),
-        "A-ADVANCED": ("INTERNAL", "1"),
-        "odd:name": ("STRING", "a=b:c"),
-        "EMPTY": ("FILEPATH", ""),
-    }

@@ -1,12 +1,11 @@
-"""``CMakeCache.txt`` as it is read, and whether a build folder may be used again."""
+"""Whether a build folder may be used again."""
 
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from llamabuild.build.cmake_cache import read_cache
 from llamabuild.core.files import write_json
 
 if TYPE_CHECKING:
@@ -18,28 +17,6 @@ STAMP = ".llamabuild-build.json"
 """What a build folder was configured for; written before configuring, so that a killed run is recognised too."""
 
 _ENTRIES = "set of CMake entries"
-_LINE = re.compile(r'(?:"(?P<quoted>[^"]+)"|(?P<name>[^#/:=\s][^:=]*)):(?P<type>[A-Z]+)=(?P<value>.*)')
-
-
-@dataclass(frozen=True)
-class CacheEntry:
-    """One entry of a CMake cache."""
-
-    name: str
-    type: str
-    """``BOOL``, ``STRING``, ``INTERNAL``, …; ``UNINITIALIZED`` for a -D that no project declared."""
-    value: str
-
-
-def read_cache(path: Path) -> dict[str, CacheEntry]:
-    """The entries of a ``CMakeCache.txt``, by name; lines that are none are passed over."""
-    entries = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        found = _LINE.fullmatch(line)
-        if found:
-            name = found["quoted"] or found["name"]
-            entries[name] = CacheEntry(name=name, type=found["type"], value=found["value"])
-    return entries
 
 
 def stamp_of(source: Path, target: Target, toolchain: Toolchain) -> dict[str, str]:
@@ -115,7 +92,7 @@ def _stamp_of_cache(folder: Path) -> dict[str, str] | None:
         "C compiler": "CMAKE_C_COMPILER",
         "C++ compiler": "CMAKE_CXX_COMPILER",
     }
-    return {label: cache[name].value for label, name in names.items() if name in cache}
+    return {label: entry.value for label, name in names.items() if (entry := cache.entries.get(name))}
 
 
 def _changes(before: str, now: str) -> str:

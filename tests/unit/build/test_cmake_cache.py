@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from llamabuild.build.cmake_cache import is_false, parse_cache
 from llamabuild.verify.inspect.build import inspect_build
-from llamabuild.verify.inspect.cmake_cache import is_false, parse_cache
 
 
 def inspect(tmp_path, text, commands=None):

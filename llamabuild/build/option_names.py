@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from llamabuild.verify.inspect.cmake_cache import CMakeCache
+    from llamabuild.build.cmake_cache import CMakeCache
 
 BACKENDS: dict[str, tuple[str, ...]] = {
     "cpu": ("GGML_CPU",),
