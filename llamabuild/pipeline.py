@@ -66,6 +66,11 @@ class Bundled:
     staged: StagedBundle
     plan: BundlePlan
 
+    @property
+    def sources(self) -> list[Path]:
+        """The files it was copied from: a vendor's or the system's may be replaced by an update."""
+        return [entry.source for entry in self.plan.entries if entry.source is not None]
+
 
 @dataclass(frozen=True)
 class Job:
@@ -77,6 +82,8 @@ class Job:
     toolchain: Toolchain
     bundle: BundleOptions
     keep_conflict: Path | None
+    vendor: Vendor | None
+    """The ROCm tree that the target is built with; None where the build's own libraries are to be followed."""
     source_key: str
     build_key: str
     bundle_key: str
@@ -128,6 +135,7 @@ def open_job(request: Request, context: Context) -> Job:
             "checksums": toolchain.checksums,
         }
     )
+    vendor = _vendor(target, toolchain, request.bundle)
     return Job(
         recipe=recipe,
         lock=lock,
@@ -135,6 +143,7 @@ def open_job(request: Request, context: Context) -> Job:
         toolchain=toolchain,
         bundle=request.bundle,
         keep_conflict=request.keep_conflict,
+        vendor=vendor,
         source_key=source_key,
         build_key=build_key,
         bundle_key=key_of(
@@ -143,6 +152,8 @@ def open_job(request: Request, context: Context) -> Job:
                 "rules": rules_digest("elf", "bundle"),
                 "build": build_key,
                 "options": asdict(request.bundle),
+                # What is taken from the tree is looked at when the stage's record is; these may have come since.
+                "vendor": [str(path) for path in vendor.always()] if vendor else [],
             }
         ),
     )
@@ -173,8 +184,10 @@ def make(request: Request, out: Path, context: Context) -> Made:
     if kept is not None and all(sha256_file(artifact.path) == artifact.sha256 for artifact in kept):
         return Made(name=job.name, artifacts=kept, unchanged=True)
     with _holding(job, context):
-        artifacts = _pack(job, out, context)
-    store.save(key, _as_json(tuple[Artifact, ...], artifacts), files=[artifact.path for artifact in artifacts])
+        bundled = _bundle(job, context)
+        artifacts = _pack(job, bundled, out, context)
+    files = [*(artifact.path for artifact in artifacts), *bundled.sources]
+    store.save(key, _as_json(tuple[Artifact, ...], artifacts), files=files)
     return Made(name=job.name, artifacts=artifacts, unchanged=False)
 
 
@@ -236,42 +249,40 @@ def _bundle(job: Job, context: Context) -> Bundled:
             context=context,
             strip_tool=strip.path if strip else None,
             patched=_source(job, context),
-            vendor=_vendor(job),
+            vendor=job.vendor,
             runtime=job.bundle.runtime_for(job.target.backends),
         )
         return Bundled(staged=staged, plan=plan)
 
     def files(bundled: Bundled) -> list[Path]:
-        return [path for path in sorted(bundled.staged.root.rglob("*")) if path.is_file() and not path.is_symlink()]
+        staged = bundled.staged.root.rglob("*")
+        return [*bundled.sources, *(path for path in sorted(staged) if path.is_file() and not path.is_symlink())]
 
     return _stage(job.bundle_key, Bundled, context, work=work, files=files)
 
 
-def _vendor(job: Job) -> Vendor | None:
-    """The ROCm tree the target was built with; None where the build's own libraries are to be followed."""
+def _vendor(target: Target, toolchain: Toolchain, options: BundleOptions) -> Vendor | None:
     from llamabuild.bundle.trees import rocm_vendor
 
-    tree = job.toolchain.options.rocm or next(iter(job.toolchain.runtime_folders), None)
-    if "hip" not in job.target.backends or tree is None:
+    tree = toolchain.options.rocm or next(iter(toolchain.runtime_folders), None)
+    if "hip" not in target.backends or tree is None:
         return None
-    return rocm_vendor(tree, arch=job.target.arch, keep=job.bundle.keep_archs, thin=job.bundle.thin)
+    return rocm_vendor(tree, arch=target.arch, keep=options.keep_archs, thin=options.thin)
 
 
 def _check_kernels(job: Job) -> None:
     """Refuse a ROCm tree that cannot serve the bundle before an hour is spent on the build."""
     from llamabuild.bundle.plan import check_kernels
 
-    vendor = _vendor(job)
-    if vendor is None or job.bundle.runtime_for(job.target.backends) == "system":
+    if job.vendor is None or job.bundle.runtime_for(job.target.backends) == "system":
         return
     try:
-        check_kernels(vendor)
+        check_kernels(job.vendor)
     except BundleError as failure:
         raise ToolError(failure.message, hint=failure.hint) from failure
 
 
-def _pack(job: Job, out: Path, context: Context) -> tuple[Artifact, ...]:
-    bundled = _bundle(job, context)
+def _pack(job: Job, bundled: Bundled, out: Path, context: Context) -> tuple[Artifact, ...]:
     split = job.bundle.runtime_for(job.target.backends) == "split"
     judge = partial(_judge, job, context)
     judge(bundled.staged.root)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llamabuild import __version__
+from llamabuild.build.targets import cpu_baseline
 from llamabuild.core.files import sha256_file, write_json, write_text
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def build_info(
     …) keep their names and meanings.
     """
     clean = _Cleaner.of(build)
+    machine = _machine(staged)
     compiler = next((tool for tool in build.tools if tool.name in {"c++", "g++", "clang++", "cxx"}), None)
     return {
         "schema": 1,
@@ -73,11 +75,12 @@ def build_info(
         "build_commit": build.build_commit,
         "build_date": _day(staged.date),
         "source_date_epoch": staged.date,
-        "platform": _platform(staged),
+        "platform": f"linux-{machine}",
         "target": build.target.name,
         "backend": "+".join(build.target.backends),
         "backends": list(build.target.backends),
         "arch": build.target.arch,
+        "cpu_baseline": cpu_baseline(build.target, machine) if patched else "unknown",
         "rpath_kind": plan.rpath,
         "glibc_floor_asked": build.target.glibc_floor,
         "network_isolation": build.network,
@@ -85,6 +88,7 @@ def build_info(
         "cmake": _version(build.tools, "cmake"),
         "ninja": _version(build.tools, "ninja"),
         "tools": {tool.name: tool.version for tool in sorted(build.tools, key=lambda tool: tool.name)},
+        "toolkit_files": dict(build.checksums),
         "cmake_config": [{"name": name, "value": clean(value)} for name, value in build.cache_entries],
         "runtime": dict(runtime or {}),
         "notes": list(plan.notes),
@@ -176,12 +180,13 @@ def _changes(change: FileChange) -> dict[str, Any]:
     return found
 
 
-def _platform(staged: StagedBundle) -> str:
+def _machine(staged: StagedBundle) -> str:
+    """The processor architecture of the programs, as the kernel names it."""
     from llamabuild.elf.read import is_elf, read_elf
 
-    names = {"EM_X86_64": "linux-x86_64", "EM_AARCH64": "linux-aarch64"}
+    names = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
     first = next((path for path in sorted((staged.root / "bin").glob("*")) if is_elf(path)), None)
-    return names.get(read_elf(first).machine, "linux") if first else "linux"
+    return names.get(read_elf(first).machine, "unknown") if first else "unknown"
 
 
 def _version(tools: tuple[Tool, ...], name: str) -> str:

@@ -124,8 +124,7 @@ def _part(
         with context.console.step(f"verify {made.name}"):
             report = verify_path(whole, context=context, recipe=job.recipe, target=request.target, arch=request.arch)
         steps = read_ninja_log(build(request, context).folder / ".ninja_log")
-        checksums = job.toolchain.checksums
-        built = Built(archives=archives, report=report, started=started, steps=steps, toolkit_files=checksums)
+        built = Built(archives=archives, report=report, started=started, steps=steps)
         since_name = wanted.since.resolve().name if wanted.since else ""
         extras = Extras(container=wanted.container, wheel=wanted.wheel, smoke=wanted.smoke)
         return write_part(built, folder, context=context, extras=extras, since=since, since_name=since_name)

@@ -30,16 +30,14 @@ def release_info(
     report: Report,
     host: Mapping[str, str],
     served: Served | None = None,
-    toolkit_files: Mapping[str, str] | None = None,
     packages: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Add the release's keys to a bundle's BUILD_INFO.
 
     ``device``: the device code of each file that carries some. ``floors``: the highest version of each symbol family
     (``GLIBC``, …) that any file needs. ``host``: ``os``, ``os_id`` and ``kernel`` of the
-    machine that built it. ``served``: what running it showed, None where it was not run. ``toolkit_files``: what
-    a toolkit was put together from, with SHA-256. ``packages``: versions of the
-    distribution's packages there, by name.
+    machine that built it. ``served``: what running it showed, None where it was not run. ``packages``: versions of
+    the distribution's packages there, by name.
     """
     tools = inner.get("tools", {})
     sass, ptx, gfx = (_archs(device, kind) for kind in ("sass", "ptx", "gfx"))
@@ -72,7 +70,6 @@ def release_info(
         },
         "benchmark_status": "not run",
         "target_model": served.model if served else None,
-        "toolkit_files": dict(toolkit_files or {}),
     }
     return {**{key: value for key, value in added.items() if key not in inner}, **inner}
 

@@ -54,8 +54,6 @@ class Built:
     started: float
     """When the build began, seconds since the epoch."""
     steps: tuple[Step, ...] = ()
-    toolkit_files: tuple[tuple[str, str], ...] = ()
-    """Files that a toolkit was put together from, and their SHA-256."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,6 @@ def write_part(
             floors=view.floors,
             report=built.report,
             served=served,
-            toolkit_files=dict(built.toolkit_files),
             host=host_facts(Path("/"), kernel=platform.release()),
             packages=installed_packages(Path("/")),
         )

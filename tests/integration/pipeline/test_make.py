@@ -84,6 +84,28 @@ def test_json_is_one_document_on_standard_output(workshop):
     assert sorted(artifact["path"].rsplit("/", 1)[1] for artifact in told["artifacts"]) == WHOLE
 
 
+def test_an_updated_library_of_the_system_gives_a_new_archive(workshop, tmp_path):
+    library = tmp_path / "vendor" / "libextra.so.1"
+    library.parent.mkdir()
+
+    def install(text):
+        argv = ["gcc", "-shared", "-x", "c", "-", "-o", library, "-Wl,-soname,libextra.so.1"]
+        subprocess.run(argv, input=f'const char *extra(void) {{ return "{text}"; }}', text=True, check=True)
+
+    install("before")
+    linked = f"target_link_libraries(ggml-base PRIVATE -Wl,--no-as-needed {library})\nadd_library(ggml-cpu"
+    workshop.commit({"CMakeLists.txt": workshop.texts["CMakeLists.txt"].replace("add_library(ggml-cpu", linked)})
+    workshop.recipe()
+    assert workshop.make().returncode == 0
+    assert "nothing changed" in workshop.make().stderr
+    install("the other one")
+    done = workshop.make()
+    assert done.returncode == 0
+    archive = workshop.folder / "dist/llama-small-cpu.tar.gz"
+    shipped = subprocess.check_output(["tar", "xzOf", archive, "llama-small-cpu/lib/libextra.so.1"])
+    assert b"the other one" in shipped
+
+
 def test_a_new_pin_gives_a_new_archive_from_the_same_folder(workshop):
     workshop.make()
     sums = workshop.sums()
