@@ -150,16 +150,23 @@ def test_the_whole_archive_is_one_with_its_device_files(moved: tuple[Path, str])
     assert done.returncode == 0, done.stdout
 
 
+def started(root: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a program inside, with mounts, processes and a network of its own and nothing of this environment."""
+    # The loader finds $ORIGIN by /proc.
+    outside = 'ip link set lo up && mount -t proc proc "$1/proc" && exec chroot "$1" /usr/bin/env -i "${@:2}"'
+    alone = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "bash", "-c", outside, "-", str(root)]
+    pairs = [f"{name}={value}" for name, value in env.items()]
+    return subprocess.run([*alone, *pairs, *words], capture_output=True, text=True, check=False, timeout=180)
+
+
 def test_its_programs_start_where_no_rocm_is_installed(moved: tuple[Path, str]) -> None:
     root, place = moved
-    argv = ["chroot", root, f"{place}/bin/llama-server", "--list-devices"]
-    done = subprocess.run(argv, env={"LD_DEBUG": "libs"}, capture_output=True, text=True, check=False)
+    done = started(root, f"{place}/bin/llama-server", "--list-devices", LD_DEBUG="libs")
     assert done.returncode == 0, done.stderr[-2000:]
     loaded = {match.strip() for match in re.findall(r"calling init: (.*)", done.stderr)}
     assert f"{place}/bin/libggml-hip.so" in loaded
     names = {Path(path).name for path in loaded if path.startswith(f"{place}/")}
-    for name in ("librocblas.so.4", "libhipblas.so.2", "libhipblaslt.so.1", "libamdhip64.so.6"):
-        assert name in names
+    assert {"librocblas.so.4", "libhipblas.so.2", "libamdhip64.so.6"} <= names
     outside = {Path(path).name for path in loaded if not path.startswith(f"{place}/")}
     assert outside <= {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
 
@@ -170,11 +177,6 @@ def test_it_answers_where_no_rocm_is_installed(moved: tuple[Path, str]) -> None:
     write_tiny_model(root / "tmp/tiny.gguf")
     body = json.dumps({"prompt": "hello", "n_predict": 4})
     request = f"POST /completion HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n{body}"
-    outside = 'ip link set lo up && exec chroot "$@"'
-    argv = ["unshare", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", outside, "-"]
-    done = subprocess.run(
-        [*argv, str(root), "/bin/bash", "-c", SERVE, "-", place],
-        env={"PATH": os.environ["PATH"], "REQUEST": request}, capture_output=True, text=True, check=False, timeout=180,
-    )  # fmt: skip
+    done = started(root, "/bin/bash", "-c", SERVE, "-", place, PATH="/usr/bin:/bin", REQUEST=request)
     assert '"tokens_predicted":4' in done.stdout, done.stderr[-2000:]
-    assert "libggml-hip.so" in done.stderr
+    assert "failed to initialize ROCm: no ROCm-capable device" in done.stderr
