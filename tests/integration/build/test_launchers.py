@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import multiprocessing
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +25,8 @@ from llamabuild.build.model import BuildOptions
 from llamabuild.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
 
 
 def needed(program: str, package: str) -> str:
@@ -103,6 +108,83 @@ def test_two_distcc_daemons_compile_what_ccache_does_not_hold(small: Any, tmp_pa
     assert stats(farmed.context.home.ccache)["cache_miss"] == 7
     server = next(file.path for file in tree.files if file.target == "llama-server")
     assert str(farmed.context.home.root).encode() not in server.read_bytes()
+
+
+def in_own_network(work: Callable[[], None]) -> None:
+    """Do ``work`` in a process whose network is a loopback of its own: icecc's daemons listen on every interface."""
+
+    def child(sender: Connection) -> None:
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            assert libc.unshare(0x40000000) == 0, os.strerror(ctypes.get_errno())  # CLONE_NEWNET
+            subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+            work()
+        except BaseException:  # noqa: BLE001 - it is told in the other process
+            sender.send(traceback.format_exc())
+        else:
+            sender.send("")
+
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=child, args=(sender,))
+    process.start()
+    try:
+        failure = receiver.recv() if receiver.poll(300) else "it did not end"
+    finally:
+        process.kill()
+        process.join()
+    assert not failure, failure
+
+
+@pytest.mark.slow
+def test_icecc_compiles_what_ccache_does_not_hold(small: Any, tmp_path: Path) -> None:
+    scheduler, daemon = needed("icecc-scheduler", "icecc"), needed("iceccd", "icecc")
+    needed("icecc", "icecc")
+    if os.getuid():
+        pytest.skip("icecc's daemons enter a root folder for each compiler, which only root can")
+    # Slow: the scheduler gives nothing to a machine under load. The daemons run as a user of their own, and a socket's
+    # path is short.
+    folder = Path(tempfile.mkdtemp(prefix="icecc-"))
+    folder.chmod(0o777)
+    net = ["-n", "llamabuild-test"]
+    env = {**small.context.env, "ICECC_TEST_SOCKET": str(folder / "near.sock")}
+    farmed = replace(small, context=replace(small.context, env=env))
+
+    def start(stack: contextlib.ExitStack, argv: list[str], name: str) -> None:
+        environment = {**os.environ, "ICECC_TEST_SOCKET": str(folder / f"{name}.sock")}
+        server = subprocess.Popen([*argv, "-l", str(folder / f"{name}.log"), "-vvv"], env=environment)
+        stack.callback(server.wait, 10)
+        stack.callback(server.terminate)
+
+    def work() -> None:
+        with contextlib.ExitStack() as stack:
+            start(stack, [scheduler, "-p", "18765", *net], "scheduler")
+            for name, more in (("near", ["--no-remote", "-m", "0"]), ("far", ["-p", "18770", "-m", "2"])):
+                base = folder / f"{name}-compilers"
+                base.mkdir(mode=0o777)
+                shutil.chown(base, "icecc", "icecc")
+                start(stack, [daemon, "-s", "127.0.0.1:18765", "-N", name, "-b", str(base), *more, *net], name)
+            wait_for(folder / "scheduler.log", "login near", "login far")
+            farmed.build(farmed.source("one"), farmed.prepare(BuildOptions(farm="icecc")))
+            # How many it hands on is the scheduler's to say.
+            assert "Remote compilation completed with exit code 0" in (folder / "far.log").read_text()
+            assert stats(farmed.context.home.ccache)["cache_miss"] == 7
+
+    try:
+        in_own_network(work)
+    finally:
+        shutil.rmtree(folder)
+    # Now the cache holds it all, and no daemon is left: nothing is compiled again.
+    tree = farmed.build(farmed.source("two"), farmed.prepare(BuildOptions(farm="icecc")))
+    assert stats(farmed.context.home.ccache)["cache_miss"] == 7
+    server = next(file.path for file in tree.files if file.target == "llama-server")
+    assert str(farmed.context.home.root).encode() not in server.read_bytes()
+
+
+def wait_for(log: Path, *words: str) -> None:
+    deadline = time.monotonic() + 60
+    while not log.exists() or not all(word in log.read_text() for word in words):
+        assert time.monotonic() < deadline, f"{words} not in {log}"
+        time.sleep(0.1)
 
 
 def test_sccache_shares_between_trees_too(small: Any) -> None:
