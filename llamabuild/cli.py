@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 from llamabuild import __version__
@@ -56,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     verbosity = -1 if args.quiet else int(args.verbose)
     console = Console.for_terminal(os.environ, verbosity=verbosity)
+    _end_as_by_ctrl_c()
     # What is made here is for others to read and run, and the same whoever makes it.
     os.umask(0o022)
     context = Context(
@@ -88,3 +91,16 @@ def main(argv: list[str] | None = None) -> int:
         )
         return LlamabuildError.exit_code
     return code
+
+
+def _end_as_by_ctrl_c() -> None:
+    """Let a cancelled CI job (SIGTERM) and a closed terminal (SIGHUP) end a run as Ctrl-C does: tools first, in words.
+
+    Tools run in sessions of their own, so that a signal to us alone would leave them working. One that is ignored
+    (``nohup``) stays ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)

@@ -202,7 +202,8 @@ def test_a_make_killed_at_any_point_finishes_the_next_time_with_the_same_archive
     assert published(workshop) == WHOLE
 
 
-def test_ctrl_c_ends_with_130_and_publishes_nothing(workshop):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_ends_with_130_and_publishes_nothing(workshop, number):
     workshop.commit({"CMakeLists.txt": workshop.texts["CMakeLists.txt"] + "execute_process(COMMAND sleep 30)\n"})
     workshop.recipe()
     with subprocess.Popen(
@@ -214,7 +215,7 @@ def test_ctrl_c_ends_with_130_and_publishes_nothing(workshop):
             if log.exists() and log.stat().st_size:
                 break
             time.sleep(0.05)
-        run.send_signal(signal.SIGINT)
+        run.send_signal(number)
         _, told = run.communicate(timeout=20)
     assert run.returncode == 130
     assert "interrupted" in told
