@@ -184,15 +184,7 @@ class PartLoader:
         if base is None:
             raise SourceError(f"Pull request {part.pr}: its base is not there.", hint="Give base in the manifest.")
         commit = self._repository[head]
-        locked = LockedPatch(
-            id=head,
-            series=self._series.name,
-            group=part.group,
-            subject=part.subject,
-            switches=part.switches,
-            digest=digest_of(self._repository, base, head),
-            base=base,
-        )
+        locked = self._locked(part, head, digest=digest_of(self._repository, base, head), base=base)
         change = TreeChange(tree_of(self._repository, base), tree_of(self._repository, head))
         message = f"{part.subject}\n\nPull request {part.pr} of {part.repository} at {head}\n"
         self._add(locked, message=message, author=author_of(commit), change=change)
@@ -219,16 +211,22 @@ class PartLoader:
 
     def _is_upstream(self, part: CommitPart | PullPart) -> None:
         name = part.id if isinstance(part, CommitPart) else part.commit
-        locked = LockedPatch(
-            id=name,
-            series=self._series.name,
-            group=part.group,
-            subject=part.subject,
-            switches=part.switches,
-            digest=hashlib.sha256(name.encode()).hexdigest(),
-        )
+        locked = self._locked(part, name, digest=hashlib.sha256(name.encode()).hexdigest())
         change = UpstreamChange(part.upstream_since, part.feature)
         self._add(locked, message=part.subject, author=None, change=change)
+
+    def _locked(
+        self, said: PatchNote | CommitPart | PullPart, commit: str, *, digest: str, base: str = ""
+    ) -> LockedPatch:
+        return LockedPatch(
+            id=commit,
+            series=self._series.name,
+            group=said.group,
+            subject=said.subject,
+            switches=said.switches,
+            digest=digest,
+            base=base,
+        )
 
     def _add_commit(self, note: PatchNote, full: str) -> None:
         commit = self._repository[full]
@@ -241,15 +239,7 @@ class PartLoader:
                 f"Series {self._series.name}: commit {full} is a merge.", hint="Name the commits that it brings."
             )
         parent = str(commit.parent_ids[0])
-        locked = LockedPatch(
-            id=full,
-            series=self._series.name,
-            group=note.group,
-            subject=note.subject,
-            switches=note.switches,
-            digest=digest_of(self._repository, parent, full),
-            base=parent,
-        )
+        locked = self._locked(note, full, digest=digest_of(self._repository, parent, full), base=parent)
         subject = text_of(commit.raw_message).partition("\n")[0]
         if subject != note.subject:
             self._context.console.warn(f"commit {note.id} is {subject!r}, the manifest calls it {note.subject!r}")

@@ -12,7 +12,9 @@ from llamabuild.build.host import Host
 from llamabuild.build.targets import machine_of, make_target
 from llamabuild.build.toolchain import preflight
 from llamabuild.recipe.model import TargetSpec
-from llamabuild.source.lock import Lock, PatchedSource
+from llamabuild.source.lock import PatchedSource
+
+from ...pinned import V050
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,19 +73,7 @@ SOURCES = {
     "main.cpp": "#include <cstdio>\n#include <string>\n#include <generated.h>\nstd::string llama_place();\n"
     'int main() { std::printf("%s %d %s %d %s\\n", NAME, NUMBER, COMMIT, GENERATED, llama_place().c_str()); }\n',
 }
-LOCK = Lock(
-    recipe="small",
-    summary="",
-    release=True,
-    repository="file:///nowhere",
-    ref="v0.5.0",
-    commit="7fe450e19305b828c199d602c23a8337aaa1f03b",
-    tree="fd570ef54b10ec5fecb739e7e04c8ce44a6f415a",
-    build_number=11146,
-    date=1758585600,
-    features=(),
-    patches=(),
-)
+LOCK = replace(V050, recipe="small")
 
 
 @dataclass(frozen=True)

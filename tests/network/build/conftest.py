@@ -19,27 +19,15 @@ from llamabuild.build.targets import machine_of, make_target
 from llamabuild.build.toolchain import preflight
 from llamabuild.core.context import Context, Home
 from llamabuild.recipe.model import TargetSpec
-from llamabuild.source.lock import Lock, PatchedSource
+from llamabuild.source.lock import PatchedSource
 
+from ...pinned import V050
 from ..debian import download
 
 if TYPE_CHECKING:
     from llamabuild.build.model import BuildOptions, BuildTree, Target, Toolchain
 
 RECIPE = "dflash2-2026-09"
-LOCK = Lock(
-    recipe="real",
-    summary="",
-    release=True,
-    repository="",
-    ref="v0.5.0",
-    commit="7fe450e19305b828c199d602c23a8337aaa1f03b",
-    tree="fd570ef54b10ec5fecb739e7e04c8ce44a6f415a",
-    build_number=11146,
-    date=1758585600,
-    features=(),
-    patches=(),
-)
 
 
 @dataclass(frozen=True)
@@ -54,14 +42,14 @@ class Real:
     ) -> tuple[Target, Toolchain]:
         """A target and its toolchain, as ``make`` would have them."""
         host = Host.of(self.context)
-        target = make_target(name, TargetSpec.model_validate(spec), LOCK, arch=arch, machine=machine_of(host))
+        target = make_target(name, TargetSpec.model_validate(spec), V050, arch=arch, machine=machine_of(host))
         return target, preflight(target, host=host, context=self.context, options=options)
 
     @property
     def patched(self) -> PatchedSource:
         """A patched source; the driver reads its lock alone."""
         git = self.context.home.git
-        return PatchedSource(LOCK, git, provider="cache", base="0" * 40, commit="1" * 40, tree=LOCK.tree, outcomes=())
+        return PatchedSource(V050, git, provider="cache", base="0" * 40, commit="1" * 40, tree=V050.tree, outcomes=())
 
     def configure(self, made: tuple[Target, Toolchain]) -> tuple[str, ...]:
         """Configure alone."""

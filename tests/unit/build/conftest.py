@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from llamabuild.build.host import RecordedHost
 from llamabuild.recipe.model import Recipe
-from llamabuild.source.lock import Lock
+
+from ...pinned import V050
+
+if TYPE_CHECKING:
+    from llamabuild.source.lock import Lock
 
 _PROGRAMS = ("cmake", "ninja", "ccache", "strip", "cc", "c++")
 
@@ -17,19 +21,7 @@ _PROGRAMS = ("cmake", "ninja", "ccache", "strip", "cc", "c++")
 @pytest.fixture
 def lock() -> Lock:
     """Upstream v0.5.0."""
-    return Lock(
-        recipe="r",
-        summary="",
-        release=True,
-        repository="",
-        ref="v0.5.0",
-        commit="7fe450e19305b828c199d602c23a8337aaa1f03b",
-        tree="fd570ef54b10ec5fecb739e7e04c8ce44a6f415a",
-        build_number=11146,
-        date=1758585600,
-        features=(),
-        patches=(),
-    )
+    return replace(V050, recipe="r")
 
 
 @pytest.fixture
