@@ -31,7 +31,7 @@ from llamabuild.recipe.load import load_recipe
 from llamabuild.release.publish import publish, publish_folder, require_verified
 from llamabuild.source.apply import patched_source
 from llamabuild.source.lock import PatchedSource
-from llamabuild.source.resolve import resolve
+from llamabuild.source.resolve import record_toolkit, resolve
 from llamabuild.source.worktree import check_out
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ def open_job(request: Request, context: Context) -> Job:
     host = Host.of(context)
     target = resolve_target(recipe, lock, name=request.target, arch=request.arch, host=host)
     toolchain = preflight(target, host=host, context=context, options=request.options, recipe=recipe)
+    if toolchain.checksums:
+        record_toolkit(recipe.name, dict(toolchain.checksums), context)
     known = load_features(context)
     source_key = key_of(
         {

@@ -82,15 +82,14 @@ def _recipes(args: argparse.Namespace, context: Context) -> int:
 
 
 def _resolve(args: argparse.Namespace, context: Context) -> int:
-    import json
-
     from llamabuild.recipe.load import load_recipe
-    from llamabuild.source.resolve import lock_document, lock_path, resolve
+    from llamabuild.source.resolve import lock_path, resolve
 
     recipe = load_recipe(args.recipe, context)
-    lock = resolve(recipe, context, update=args.update)
-    context.console.note(f"written to {lock_path(recipe.name, context)}")
-    emit(json.dumps(lock_document(lock), indent=2, ensure_ascii=False))
+    resolve(recipe, context, update=args.update)
+    path = lock_path(recipe.name, context)
+    context.console.note(f"written to {path}")
+    emit(path.read_text(encoding="utf-8").rstrip())
     return 0
 
 

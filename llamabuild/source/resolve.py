@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,15 @@ from llamabuild.source.mirror import mirror_of, writing
 from llamabuild.source.patches import load_patches
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from llamabuild.core.context import Context
     from llamabuild.recipe.model import Recipe
 
 _FULL = 40
+_TOOLKIT = "toolkit_files"
+"""The one part of a written lock that comes later: toolkits are found when a target is chosen."""
 
 
 def resolve(recipe: Recipe, context: Context, *, update: bool = False) -> Lock:
@@ -69,7 +73,9 @@ def resolve(recipe: Recipe, context: Context, *, update: bool = False) -> Lock:
         features=source.features,
         patches=tuple(each.locked for each in patches),
     )
-    write_json(lock_path(recipe.name, context), lock_document(lock))
+    kept = _written(recipe.name, context).get(_TOOLKIT)
+    document = {"schema": 1, **asdict(lock), **({_TOOLKIT: kept} if kept else {})}
+    write_json(lock_path(recipe.name, context), document)
     return lock
 
 
@@ -96,6 +102,15 @@ def lock_path(name: str, context: Context) -> Path:
     return context.home.root / "resolved" / f"{name}.json"
 
 
-def lock_document(lock: Lock) -> dict[str, Any]:
-    """The lock as JSON."""
-    return {"schema": 1, **asdict(lock)}
+def record_toolkit(name: str, files: Mapping[str, str], context: Context) -> None:
+    """Add to a recipe's written lock what a toolkit of its targets was assembled from: file names and SHA-256."""
+    document = _written(name, context)
+    write_json(lock_path(name, context), {**document, _TOOLKIT: {**document.get(_TOOLKIT, {}), **files}})
+
+
+def _written(name: str, context: Context) -> dict[str, Any]:
+    try:
+        document = json.loads(lock_path(name, context).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}

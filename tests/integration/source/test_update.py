@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from realgit import Git
 
 from llamabuild.core.errors import SourceError
 from llamabuild.recipe.load import load_recipe
-from llamabuild.source.resolve import lock_path, resolve
+from llamabuild.source.resolve import lock_path, record_toolkit, resolve
 
 if TYPE_CHECKING:
     from gitserver import GitServer
@@ -70,6 +71,18 @@ def test_an_unpinned_recipe_gets_its_pins_from_the_tag(server: GitServer, upstre
     assert lock_path("r", context).is_file()
     # What was written is what plain resolve now takes.
     assert resolve(load_recipe("r", context), context) == lock
+
+
+def test_what_a_toolkit_was_made_of_stays_in_the_written_lock(
+    server: GitServer, upstream: Git, context: Context
+) -> None:
+    write(context, server.of(upstream.path), 'ref = "v1"')
+    resolve(load_recipe("r", context), context, update=True)
+    before = json.loads(lock_path("r", context).read_text())
+    wheels = {"nvidia_cublas-13.0.0-py3-none-linux_x86_64.whl": "ab" * 32}
+    record_toolkit("r", wheels, context)
+    resolve(load_recipe("r", context), context)
+    assert json.loads(lock_path("r", context).read_text()) == {**before, "toolkit_files": wheels}
 
 
 def test_a_moved_branch_is_told_with_the_commits_in_between(server: GitServer, upstream: Git, context: Context) -> None:
