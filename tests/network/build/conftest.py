@@ -91,8 +91,8 @@ def vulkan_sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (sdk / "bin/glslc").chmod(0o755)
     system = re.search(r"libvulkan\.so\.1 .*=> (\S+)", subprocess.check_output(["/sbin/ldconfig", "-p"], text=True))
     if system:
-        # The one that this machine can also load.
-        link = sdk / "lib/x86_64-linux-gnu/libvulkan.so"
-        link.unlink()
-        link.symlink_to(system[1])
+        # The one that this machine can also load; the build's run path leads here.
+        for newer in (sdk / "lib/x86_64-linux-gnu").glob("libvulkan.so*"):
+            newer.unlink()
+        (sdk / "lib/x86_64-linux-gnu/libvulkan.so").symlink_to(system[1])
     return sdk
