@@ -73,6 +73,7 @@ _ELSEWHERE = {
     "cuda-12": "CUDA 13 compiles for 7.5 and later alone, so install CUDA 12 from NVIDIA",
     "cuda-newer": "take a newer toolkit, such as --cuda-toolkit wheels:13.0",
     "nccl": "install libnccl-dev from NVIDIA's repository, or set nccl = false in the recipe's target",
+    "rocblas-kernels": "point --rocm at a tree whose rocBLAS was built for this arch, such as AMD's or TheRock's",
     "rocm": "install ROCm from AMD, or point --rocm at a tree of it",
 }
 

@@ -50,12 +50,14 @@ def find_problems(target: Target, *, host: Host, options: BuildOptions | None = 
     return tuple(problem for part in _check(target, host, options or BuildOptions()) for problem in part.problems)
 
 
-def look(
-    target: Target, *, host: Host, context: Context, options: BuildOptions
-) -> tuple[tuple[Tool, ...], tuple[Problem, ...]]:
-    """All tools of a target that were found, and all that is wrong; raises only where ``options`` cannot be used."""
+def look(target: Target, *, host: Host, context: Context, options: BuildOptions) -> Checked:
+    """All that was found for a target, and all that is wrong; raises only where ``options`` cannot be used."""
     parts = _check(target, host, options, cuda=_wheel_toolkit(target, options, host, context))
-    return tuple(tool for part in parts for tool in part.tools), tuple(p for part in parts for p in part.problems)
+    return Checked(
+        tools=tuple(tool for part in parts for tool in part.tools),
+        problems=tuple(problem for part in parts for problem in part.problems),
+        runtime_folders=tuple(folder for part in parts for folder in part.runtime_folders),
+    )
 
 
 def preflight(

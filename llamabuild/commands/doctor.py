@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from llamabuild.build.host import Host
     from llamabuild.build.hostfacts import GpuFacts, HostFacts
-    from llamabuild.build.model import BuildOptions
-    from llamabuild.build.probe import Problem
+    from llamabuild.build.model import BuildOptions, Target
+    from llamabuild.build.probe import Checked, Problem
     from llamabuild.commands.base import Subparsers
     from llamabuild.core.context import Context
 
@@ -71,7 +71,8 @@ def _run(args: argparse.Namespace, context: Context) -> int:
     host = Host.of(context)
     options = BuildOptions(cuda_toolkit=args.cuda_toolkit, rocm=args.rocm, vulkan_sdk=args.vulkan_sdk)
     target = _target(args.target or "cpu", args.arch, host)
-    tools, problems = look(target, host=host, context=context, options=options)
+    seen = look(target, host=host, context=context, options=options)
+    tools, problems = seen.tools, (*seen.problems, *_without_kernels(target, seen, options))
     nvcc = next((tool for tool in tools if tool.name == "nvcc"), None) or _stray_nvcc(host, options)
     facts = read_host_facts(host, toolkit=nvcc.version if nvcc else "")
     rows = [_tool_row(tool.name, str(tool.path), tool.version, problems, host) for tool in tools]
@@ -118,6 +119,23 @@ def _target(name: str, arch: str | None, host: Host) -> Any:
         rccl=False,
         nccl=False,
     )
+
+
+def _without_kernels(target: Target, seen: Checked, options: BuildOptions) -> tuple[Problem, ...]:
+    """A ROCm that compiles for an arch may have no kernels for it, and is refused by ``make`` then."""
+    from llamabuild.build.probe import Problem
+    from llamabuild.bundle.plan import check_kernels
+    from llamabuild.bundle.trees import rocm_vendor
+    from llamabuild.core.errors import BundleError
+
+    tree = options.rocm or next(iter(seen.runtime_folders), None)
+    if "hip" not in target.backends or tree is None or seen.problems:
+        return ()
+    try:
+        check_kernels(rocm_vendor(tree, arch=target.arch))
+    except BundleError as failure:
+        return (Problem("rocBLAS", failure.message.rstrip("."), "rocblas-kernels"),)
+    return ()
 
 
 def _stray_nvcc(host: Host, options: BuildOptions) -> Any:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from ..bundle.rocm_trees import make_tree, willing_compiler
+
 
 def doctor(tmp_path: Path, *words: str, **env: str) -> tuple[int, Any, str]:
     argv = [sys.executable, "-m", "llamabuild", "doctor", *words]
@@ -45,6 +47,18 @@ def test_a_target_that_cannot_be_built_ends_with_the_exit_code_of_make(tmp_path:
     assert document["ok"] is False
     assert document["arch"] == "gfx1201"
     assert any("holds no ROCm" in problem["message"] for problem in document["problems"])
+
+
+def test_a_rocm_that_compiles_for_an_arch_and_has_no_kernels_for_it(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "rocm", "amd")
+    willing_compiler(tree)
+    code, out, _ = doctor(tmp_path, "--target", "hip", "--arch", "gfx1100", "--rocm", str(tree.root))
+    assert code == 0
+    assert out.startswith("target hip gfx1100: ready\n")
+    code, out, _ = doctor(tmp_path, "--target", "hip", "--arch", "gfx1201", "--rocm", str(tree.root))
+    assert code == 5
+    assert "no kernels for gfx1201; it has them for gfx90a, gfx1030, gfx1100" in out
+    assert "  to get it: point --rocm at a tree" in out
 
 
 def test_the_text_says_what_is_missing_and_what_brings_it(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from ..bundle.rocm_trees import make_tree
+from ..bundle.rocm_trees import make_tree, willing_compiler
 
 
 def published(workshop, out="dist"):
@@ -160,12 +160,8 @@ def test_a_missing_compiler_is_told_before_anything_is_built(workshop, tmp_path)
 
 
 def test_a_rocm_without_kernels_for_the_arch_is_told_before_anything_is_built(workshop, tmp_path):
-    """The compiler is a stand-in that takes everything: the question is whether it is asked to compile for an hour."""
     tree = make_tree(tmp_path / "rocm", "amd")
-    compiler = tree.root / "lib/llvm/bin/clang++"
-    compiler.parent.mkdir(parents=True)
-    compiler.write_text("#!/bin/sh\nexit 0\n")
-    compiler.chmod(0o755)
+    willing_compiler(tree)
     workshop.recipe(target='[targets.hip]\nbackends = ["hip"]\narch = "gfx1201"')
     words = ("--recipe", "small", "--target", "hip", "--rocm", tree.root)
     for verb in ("make", "bundle"):
