@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from llamabuild.build.cmake import build_folder
+from llamabuild.build.launchers import launcher_entries, launcher_env
 from llamabuild.build.model import BuildOptions
+from llamabuild.core.context import Home
 from llamabuild.core.errors import ToolError
 from llamabuild.elf.device_code import read_device_code
 from llamabuild.elf.read import read_elf
@@ -62,6 +66,30 @@ def test_a_second_preflight_neither_fetches_nor_assembles_again(real: Any, toolk
     again = real.prepare("cuda", arch="86-real", options=WHEELS, backends=("cuda",))
     assert root.stat().st_ctime_ns == before
     assert again[1].checksums == toolkit[1].checksums
+
+
+def test_an_object_of_one_tree_is_a_hit_in_another(real: Any, toolkit: Any, tmp_path: Path) -> None:
+    target, toolchain = toolkit
+    context = replace(real.context, home=Home(tmp_path))
+    objects = []
+    for name in ("one", "two"):
+        tree = tmp_path / "src" / name
+        (tree / "build").mkdir(parents=True)
+        (tree / "shared.h").write_text("inline const char * place() { return __FILE__; }\n")
+        (tree / "a.cu").write_text(
+            '#include "shared.h"\n__global__ void add(float * x) { *x += 1; }\n'
+            "const char * here() { return place(); }\n"
+        )
+        launcher = launcher_entries(target, toolchain, source=tree)["CMAKE_CUDA_COMPILER_LAUNCHER"].split(";")
+        words = [*launcher, toolchain.tool("nvcc").path, "-arch=sm_86", "-MD", "-MF", "a.o.d", "-o", "a.o"]
+        env = {**os.environ, **launcher_env(toolchain.options, source=tree, context=context)}
+        subprocess.run([*words, f"-I{tree}", "-c", tree / "a.cu"], cwd=tree / "build", env=env, check=True)
+        objects.append((tree / "build/a.o").read_bytes())
+    stats = [toolchain.tool("ccache").path, "--print-stats"]
+    counted = subprocess.check_output(stats, env={"CCACHE_DIR": str(context.home.ccache)}, text=True)
+    assert "cache_miss\t1\n" in counted
+    assert objects[0] == objects[1]
+    assert str(tmp_path).encode() not in objects[0]
 
 
 def test_an_arch_that_the_toolkit_has_left_behind_is_told_with_one_that_has_it(real: Any, toolkit: Any) -> None:
