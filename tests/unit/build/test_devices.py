@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,11 +10,13 @@ import pytest
 from llamabuild.build.cuda import driver_floor
 from llamabuild.build.devices import detect_arch, find_gpus
 from llamabuild.build.hostfacts import read_host_facts
+from llamabuild.build.model import BuildOptions
 from llamabuild.build.targets import resolve_target
-from llamabuild.core.errors import UsageError
+from llamabuild.core.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
     from llamabuild.build.host import RecordedHost
+    from llamabuild.core.context import Context
     from llamabuild.recipe.model import Recipe
     from llamabuild.source.lock import Lock
 
@@ -216,12 +219,77 @@ def test_auto_takes_a_gpu_target_only_when_its_toolchain_works(
     assert (chosen.name, chosen.arch) == ("cuda", "86")
 
 
-def test_auto_passes_over_a_target_for_another_arch(
-    cuda_and_integrated_amd: RecordedHost, recipe: Recipe, lock: Lock
+def only(recipe: Recipe, *names: str) -> Recipe:
+    return recipe.model_copy(update={"targets": {name: recipe.targets[name] for name in names}})
+
+
+def said(context: Context) -> list[str]:
+    return [line.strip() for line in context.console.stream.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+
+def test_auto_passes_over_a_target_for_another_arch_and_says_so(
+    cuda_and_integrated_amd: RecordedHost, recipe: Recipe, lock: Lock, context: Context
 ) -> None:
     ada = recipe.targets["cuda"].model_copy(update={"arch": "89"})
-    only = recipe.model_copy(update={"targets": {"cuda": ada, "cpu": recipe.targets["cpu"]}})
-    assert resolve_target(only, lock, name="auto", arch=None, host=cuda_and_integrated_amd).name == "cpu"
+    few = recipe.model_copy(update={"targets": {"cuda": ada, "cpu": recipe.targets["cpu"]}})
+    target = resolve_target(few, lock, name="auto", arch=None, host=cuda_and_integrated_amd, context=context)
+    assert target.name == "cpu"
+    assert said(context) == ["target cuda was passed over: it is for arch 89, and this host's NVIDIA GPU is 86"]
+
+
+def test_auto_says_what_a_gpu_target_lacks_and_is_quiet_without_a_gpu(
+    cuda_and_integrated_amd: RecordedHost, recipe: Recipe, lock: Lock, context: Context, machines: Any
+) -> None:
+    few = only(recipe, "cuda", "cpu")
+    assert resolve_target(few, lock, name="auto", arch=None, host=machines.plain(), context=context).name == "cpu"
+    assert said(context) == []
+    resolve_target(few, lock, name="auto", arch=None, host=cuda_and_integrated_amd, context=context)
+    (line,) = said(context)
+    assert line.startswith("target cuda was passed over: no CUDA compiler: nvcc was not found in PATH")
+
+
+def test_auto_looks_where_the_options_say(
+    cuda_and_integrated_amd: RecordedHost, recipe: Recipe, lock: Lock, context: Context, machines: Any
+) -> None:
+    nvcc = "/data/cuda/bin/nvcc"
+    trial = (
+        f"{nvcc} -gencode=arch=compute_86,code=[compute_86,sm_86] -L/data/cuda/lib64/stubs"
+        " {source} -o {out} -lcublas -lcuda"
+    )
+    host = machines.change(
+        cuda_and_integrated_amd,
+        programs={"nvcc of data": nvcc},
+        outputs={f"{nvcc} --version": "Cuda compilation tools, release 12.8, V12.8.93", trial: ""},
+    )
+    few, given = only(recipe, "cuda", "cpu"), BuildOptions(cuda_toolkit="/data/cuda")
+    assert resolve_target(few, lock, name="auto", arch=None, host=host, context=context).name == "cpu"
+    chosen = resolve_target(few, lock, name="auto", arch=None, host=host, options=given, context=context)
+    assert chosen.name == "cuda"
+
+
+def test_auto_refuses_to_replace_a_target_whose_toolkit_was_named(
+    cuda_and_integrated_amd: RecordedHost, recipe: Recipe, lock: Lock, context: Context, machines: Any
+) -> None:
+    given = BuildOptions(cuda_toolkit="/nowhere")
+    with pytest.raises(ToolError, match="Target cuda cannot be built") as caught:
+        resolve_target(
+            only(recipe, "cuda", "cpu"), lock, name=None, arch=None, host=cuda_and_integrated_amd, options=given
+        )
+    assert any("nvcc was not found in /nowhere" in line for line in caught.value.details)
+    with pytest.raises(UsageError, match="Target hip does not fit this host: it is for arch gfx1201"):
+        resolve_target(
+            only(recipe, "hip", "cpu"),
+            lock,
+            name=None,
+            arch=None,
+            host=cuda_and_integrated_amd,
+            options=BuildOptions(rocm=Path("/nowhere")),
+        )
+    # Without a GPU there is nothing to refuse; that the option does nothing is said.
+    plain = machines.plain()
+    target = resolve_target(recipe, lock, name=None, arch=None, host=plain, options=given, context=context)
+    assert target.name == "cpu"
+    assert said(context) == ["--cuda-toolkit is of no use to target cpu, which fits this host"]
 
 
 def test_arch_auto_takes_the_cards(cuda_and_integrated_amd: RecordedHost, recipe: Recipe, lock: Lock) -> None:
