@@ -31,6 +31,23 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 """Families as TheRock (``gfx110X-all``, ``gfx110X-dgpu``) and LLVM's AMDGPU target list (``-generic``) name them."""
 
 
+_APUS = frozenset(
+    (
+        *("gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1037"),
+        *("gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"),
+    )
+)
+"""AMD's processors with a GPU inside, from Raven Ridge on (LLVM's AMDGPU target list; 1037 is the kernel's alone)."""
+_CARDS = frozenset(
+    (
+        *("gfx803", "gfx900", "gfx904", "gfx906", "gfx908", "gfx90a", "gfx941", "gfx950"),
+        *("gfx1010", "gfx1011", "gfx1012", "gfx1030", "gfx1031", "gfx1032", "gfx1034"),
+        *("gfx1100", "gfx1101", "gfx1102", "gfx1200", "gfx1201"),
+    )
+)
+"""AMD's GPUs with memory of their own. Not here: gfx940 and gfx942, which are MI300A (an APU) and MI300X at once."""
+
+
 def check_archs(arch: str, *, backend: str, single: bool, where: str) -> tuple[str, ...]:
     """Split an arch as written into single archs, each checked; ``backend`` is ``cuda`` or ``hip``.
 
@@ -57,6 +74,11 @@ def gfx_name(target_version: int) -> str:
     """
     major, minor, stepping = target_version // 10000, target_version // 100 % 100, target_version % 100
     return f"gfx{major}{minor:x}{stepping:x}"
+
+
+def shares_memory(gfx: str) -> bool | None:
+    """Whether a GPU of that gfx name works in the system's memory; None where the name does not tell."""
+    return True if gfx in _APUS else False if gfx in _CARDS else None
 
 
 def family_members(name: str) -> tuple[str, ...] | None:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from llamabuild.build.archs import shares_memory
 from llamabuild.build.cuda import driver_floor, driver_key
 from llamabuild.build.devices import Gpu, find_gpus, readable
 from llamabuild.build.host import NOT_FOUND
@@ -119,8 +120,11 @@ def _number(host: Host, path: str, unread: list[str]) -> int | None:
 
 
 def _unified(gpu: Gpu, vram: int | None, gtt: int | None) -> bool | None:
+    if gpu.vendor == "amd" and (known := shares_memory(gpu.arch)) is not None:
+        # Sizes do not tell: the GTT window is half of the system's memory by default, so that a card in a large host
+        # looks like an APU, and an APU with a large carve-out looks like a card.
+        return known
     if vram is not None and gtt is not None:
-        # A card's GTT window is half of the system's memory by default; a carve-out is small beside it.
         return gtt >= 4 * vram
     if gpu.vendor == "nvidia" and gpu.name:
         # nvidia-smi answers [N/A] for memory.total where a GPU has none of its own (Orin, Thor, GB10).
@@ -168,7 +172,8 @@ def _atomics(gpu: Gpu, host: Host, unread: list[str]) -> Atomics:
 
 def _notes(gpus: tuple[GpuFacts, ...]) -> list[str]:
     notes = []
-    amd = [facts for facts in gpus if facts.gpu.vendor == "amd" and not facts.unified]
+    # Where the arch does not tell, a GPU counts as a card here: sizes may take one for an APU.
+    amd = [facts for facts in gpus if facts.gpu.vendor == "amd" and not shares_memory(facts.gpu.arch)]
     without = [facts.gpu.bus for facts in amd if facts.atomics == "off"]
     if len(amd) > 1 and without:
         notes.append(

@@ -123,6 +123,32 @@ def test_atomics_that_are_enabled_give_no_note(dual_amd: RecordedHost, machines:
     assert not any("atomics" in note for note in facts.notes)
 
 
+def test_cards_in_a_host_with_much_memory_are_cards(dual_amd: RecordedHost, machines: Any) -> None:
+    sizes = {"mem_info_vram_total": 32 * GIB, "mem_info_gtt_total": 128 * GIB}
+    buses = ("0000:03:00.0", "0000:0b:00.0")
+    files = {f"{PCI}/{bus}/{name}": str(size) for bus in buses for name, size in sizes.items()}
+    facts = read_host_facts(machines.change(dual_amd, files=files))
+    assert [gpu.unified for gpu in facts.gpus] == [False, False]
+    assert "no PCIe atomics on 0000:03:00.0, 0000:0b:00.0" in "\n".join(facts.notes)
+    unnamed = {f"{KFD}/{node}/properties": "gfx_target_version 0" for node in (1, 2)}
+    facts = read_host_facts(machines.change(dual_amd, files={**files, **unnamed}))
+    assert "no PCIe atomics on 0000:03:00.0, 0000:0b:00.0" in "\n".join(facts.notes)
+
+
+@pytest.mark.parametrize(
+    ("version", "vram", "gtt", "unified"),
+    [(110501, 96, 16, True), (110501, 1, 62, True), (90402, 192, 500, False), (130000, 1, 62, True)],
+)
+def test_unified_memory_goes_by_arch_and_by_sizes_where_the_arch_does_not_tell(
+    version: int, vram: int, gtt: int, unified: bool, machines: Any
+) -> None:
+    sizes = {"mem_info_vram_total": str(vram * GIB), "mem_info_gtt_total": str(gtt * GIB)}
+    files = pci("0000:c1:00.0", "0x1002", "0x1586", **sizes)
+    files[f"{KFD}/1/properties"] = f"gfx_target_version {version}\nlocation_id {0xC1 << 8}\ndomain 0"
+    (gpu,) = read_host_facts(machines.plain(files=files)).gpus
+    assert gpu.unified is unified
+
+
 def test_cuda_with_an_integrated_amd(cuda_and_integrated_amd: RecordedHost) -> None:
     facts = read_host_facts(cuda_and_integrated_amd, toolkit="13.0.88")
     nvidia, amd = facts.gpus
@@ -155,7 +181,7 @@ def test_without_lspci_or_rights_the_facts_say_what_is_missing(dual_amd: Recorde
     host = machines.change(host, outputs={})
     bare = type(host)(**{**vars(host), "outputs": {"uname -m": "x86_64"}})
     facts = read_host_facts(bare)
-    assert facts.gpus[0].unified is None
+    assert facts.gpus[0].gtt_bytes is None
     assert facts.gpus[0].atomics == "unknown"
     assert facts.unread == (f"{denied}: no permission", "AtomicOpsCtl: lspci was not found (package pciutils)")
 
