@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llamabuild.build.archs import listed
-from llamabuild.build.devices import find_gpus
+from llamabuild.build.devices import find_gpus, without_arch
 from llamabuild.build.model import BuildOptions
 from llamabuild.build.targets import arch_backend, arch_of, cpu_target, machine_of, make_target
 from llamabuild.build.toolchain import find_problems, lacking
@@ -82,7 +82,7 @@ def _first_that_works(
     gpus = find_gpus(host)
     for name, spec in recipe.targets.items():
         backends = tuple(spec.backends)
-        reason = _unfit(spec, gpus, arch)
+        reason = _unfit(spec, gpus, arch, host)
         if reason is None:
             given = arch or (None if spec.arch or arch_backend(spec) is None else "auto")
             target = make_target(name, spec, lock, arch=arch_of(name, spec, given, host), machine=machine_of(host))
@@ -131,7 +131,7 @@ def _refusal(passed: _Passed, recipe: Recipe, host: Host, options: BuildOptions)
     )
 
 
-def _unfit(spec: TargetSpec, gpus: tuple[Gpu, ...], arch: str | None) -> str | None:
+def _unfit(spec: TargetSpec, gpus: tuple[Gpu, ...], arch: str | None, host: Host) -> str | None:
     """None where the target's GPU is in this host; else why not, or nothing where no such GPU is here at all."""
     backend = arch_backend(spec)
     if backend is None:
@@ -139,13 +139,12 @@ def _unfit(spec: TargetSpec, gpus: tuple[Gpu, ...], arch: str | None) -> str | N
     here = [gpu for gpu in gpus if gpu.vendor == ("nvidia" if backend == "cuda" else "amd")]
     if not here or (arch not in {None, "auto"} and str(arch).startswith("gfx") != (backend == "hip")):
         return ""
-    return _unfit_arch(backend, sorted({gpu.arch for gpu in here if gpu.arch}), arch or spec.arch or "auto")
+    present = sorted({gpu.arch for gpu in here if gpu.arch})
+    return _unfit_arch(backend, present, arch or spec.arch or "auto") if present else without_arch(backend, host)
 
 
 def _unfit_arch(backend: str, present: list[str], wanted: str) -> str | None:
     gpu = f"this host's {'NVIDIA' if backend == 'cuda' else 'AMD'} GPU"
-    if not present:
-        return f"{gpu} does not say which arch it has"
     if wanted == "auto":
         # Several different GPUs are a choice that a person makes.
         return None if len(present) == 1 else f"{gpu}s are of the archs {' and '.join(present)}: choose with --arch"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from llamabuild.build.archs import shares_memory
 from llamabuild.build.cuda import driver_floor, driver_key
-from llamabuild.build.devices import Gpu, find_gpus, readable
+from llamabuild.build.devices import Gpu, find_gpus, nvidia_silence, readable
 from llamabuild.build.host import NOT_FOUND
 
 if TYPE_CHECKING:
@@ -82,6 +82,9 @@ def read_host_facts(host: Host, *, toolkit: str = "") -> HostFacts:
     """Look at a host; ``toolkit`` is the version of the CUDA toolkit that would be used, where there is one."""
     unread: list[str] = []
     gpus = tuple(_gpu_facts(gpu, host, toolkit, unread) for gpu in find_gpus(host))
+    silent = [facts.gpu.bus for facts in gpus if facts.gpu.vendor == "nvidia" and not facts.gpu.arch]
+    if silent:
+        unread.append(f"arch and memory of {', '.join(silent)}: {nvidia_silence(host)}")
     memory = re.search(r"^MemTotal:\s+(\d+) kB", readable(host, "/proc/meminfo"), re.MULTILINE)
     release = re.search(r'^PRETTY_NAME="?([^"\n]*)', readable(host, "/etc/os-release"), re.MULTILINE)
     return HostFacts(

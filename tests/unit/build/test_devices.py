@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -197,6 +199,39 @@ def test_where_the_topology_cannot_be_read_the_tools_are_asked(machines: Any) ->
     rocminfo = "  Name:          AMD Ryzen 9\n  Name:          gfx1100\n  Name:     amdgcn-amd-amdhsa--gfx1100\n"
     assert detect_arch("hip", machines.plain(outputs={"rocminfo": rocminfo})) == "gfx1100"
     assert detect_arch("hip", machines.plain(outputs={"amdgpu-arch": "gfx90a\ngfx90a"})) == "gfx90a"
+
+
+def test_a_broken_nvidia_driver_is_quoted(
+    cuda_and_integrated_amd: RecordedHost, recipe: Recipe, lock: Lock, context: Context, machines: Any
+) -> None:
+    answer = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95"
+    files = {"/sys/module/nvidia/version": "570.86.10"}
+    outputs = {line: text for line, text in cuda_and_integrated_amd.outputs.items() if line != SMI}
+    silent = replace(machines.change(cuda_and_integrated_amd, files=files), outputs=outputs)
+    broken = replace(silent, failures={SMI: answer})
+    quoted = "nvidia-smi says 'Failed to initialize NVML: Driver/library version mismatch'"
+    facts = read_host_facts(broken)
+    assert (facts.gpus[0].gpu.arch, facts.gpus[0].gpu.driver) == ("", "570.86.10")
+    assert f"arch and memory of 0000:01:00.0: {quoted}" in facts.unread
+    with pytest.raises(UsageError, match=re.escape(quoted)):
+        detect_arch("cuda", broken)
+    assert resolve_target(only(recipe, "cuda", "cpu"), lock, name=None, arch=None, host=broken, context=context)
+    assert quoted in "".join(said(context))
+    assert "arch and memory of 0000:01:00.0: nvidia-smi was not found" in read_host_facts(silent).unread
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["rocminfo", "/data/rocm/bin/rocminfo", "/opt/rocm/bin/rocminfo", "/opt/rocm/lib/llvm/bin/amdgpu-arch"],
+)
+def test_what_a_tool_names_is_the_card_that_the_bus_shows(program: str, machines: Any) -> None:
+    text = "  Name:          gfx1100\n" if program.endswith("rocminfo") else "gfx1100\n"
+    files = pci("0000:03:00.0", "0x1002", "0x744c", mem_info_vram_total=str(24 * GIB))
+    host = machines.plain(files=files, outputs={program: text}, env={"ROCM_PATH": "/data/rocm"})
+    (gpu,) = find_gpus(host)
+    assert (gpu.bus, gpu.name, gpu.arch, gpu.memory_bytes) == ("0000:03:00.0", "amd 0x744c", "gfx1100", 24 * GIB)
+    two = machines.change(host, outputs={program: text * 2})
+    assert [gpu.bus for gpu in find_gpus(two)] == ["0000:03:00.0", "", ""]
 
 
 @pytest.mark.parametrize(("version", "name"), [("90010", "gfx90a"), ("90402", "gfx942"), ("110501", "gfx1151")])
