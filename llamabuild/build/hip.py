@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llamabuild.build.model import Tool
 from llamabuild.build.probe import Checked, Problem, find_tool, first_errors
 from llamabuild.build.rocm import find_rocm
 from llamabuild.core.errors import ToolError
@@ -50,9 +51,11 @@ def check_hip(target: Target, host: Host, options: BuildOptions) -> Checked:
     own = tree.layout != "debian"
     rocm_path = [f"--rocm-path={prefix}"] if own else []
     argv = [str(compiler.path), "-x", "hip", *archs, *rocm_path, "{source}", "-o", "{out}", *places]
-    done = host.attempt([*argv, *libraries], name="trial.hip", text=_TRIAL)
+    # A tree that was upgraded in place is tried again, and what it built before is not taken for its work.
+    release = Tool(name="rocm", path=tree.root, version=tree.version or "unknown")
+    done = host.attempt([*argv, *libraries], name="trial.hip", text=f"// ROCm {release.version}\n{_TRIAL}")
     return Checked(
-        tools=(compiler,),
+        tools=(compiler, release),
         problems=() if done.ok else (_explain(done.tail, target, tree),),
         entries=(
             ("CMAKE_HIP_COMPILER", str(compiler.path)),

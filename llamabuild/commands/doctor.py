@@ -28,7 +28,9 @@ _NEEDED = {
     "strip": "any",
     "nvcc": "12.0; 12.8 for Blackwell; tried for the arch",
     "glslc": "2023.8 (GL_KHR_cooperative_matrix), tried",
-    "hipcc": "ROCm 6.1, tried for the arch",
+    "hipcc": "tried for the arch",
+    "rocm": "ROCm 6.1",
+    "ROCm": "ROCm 6.1",
 }
 """What v0.5.0 needs of each tool; what is marked so is tried, not read off the version."""
 _PACKAGES = {"nvcc": "cuda", "hipcc": "hip"}

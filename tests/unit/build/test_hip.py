@@ -62,6 +62,17 @@ def test_compiler_and_cmake_are_given_the_folder_with_the_headers(
         assert dict(checked.env) == {"ROCM_PATH": str(prefix)}
 
 
+def test_the_release_is_a_tool_so_that_an_upgrade_in_place_shows(tmp_path: Path, target: Target, machines: Any) -> None:
+    prefix, _, clang = lay(tmp_path, "debian")
+    host = machines.plain(programs={"clang": clang}, outputs={f"{clang} --version": "clang version 21.1.0"})
+    assert check_hip(target, host, BuildOptions(rocm=tmp_path)).tools[1].version == "unknown"
+    header = "#define HIP_VERSION_MAJOR 6\n#define HIP_VERSION_MINOR 4\n#define HIP_VERSION_PATCH 43483\n"
+    (prefix / "include/hip/hip_version.h").write_text(header)
+    checked = check_hip(target, host, BuildOptions(rocm=tmp_path))
+    assert [(tool.name, tool.version) for tool in checked.tools] == [("hipcc", "21.1.0"), ("rocm", "6.4.43483")]
+    assert checked.tools[1].path == tmp_path
+
+
 def test_runtime_libraries_alone_are_refused_with_what_brings_the_rest(
     tmp_path: Path, target: Target, machines: Any
 ) -> None:
