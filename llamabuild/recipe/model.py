@@ -81,7 +81,7 @@ class TargetSpec(Written):
     """Fail verification when any ELF needs a newer glibc than this, such as ``2.36``."""
     programs: tuple[str, ...] = ("llama-server", "llama-cli", "llama-bench")
     cmake: dict[str, str] = Field(default_factory=dict)
-    """Further CMake cache entries; they win over the target's own."""
+    """Further CMake cache entries; they win over the target's defaults, and may not name what other keys decide."""
 
 
 class Recipe(Written):

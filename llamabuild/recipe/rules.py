@@ -6,6 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from llamabuild.recipe.decided import decided_by
 from llamabuild.recipe.problems import Problem, nearest
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ def _target(place: tuple[str, ...], target: dict[str, Any]) -> Iterator[Problem]
     for key, backend in (("rccl", "hip"), ("nccl", "cuda")):
         if target.get(key) is True and backend not in backends:
             yield Problem((*place, key), f"needs the {backend} backend")
+    for name in _table(target.get("cmake")):
+        reason = decided_by(name)
+        if reason:
+            yield Problem((*place, "cmake", name), f"not for cmake: {reason}")
     arch = target.get("arch")
     if isinstance(arch, str):
         yield from (Problem((*place, "arch"), text) for text in arch_problems(arch, target))

@@ -9,6 +9,7 @@ import pytest
 
 from llamabuild.build.targets import cpu_baseline, make_target, resolve_target
 from llamabuild.core.errors import RecipeError, UsageError
+from llamabuild.recipe.decided import decided_by
 from llamabuild.recipe.model import Recipe, TargetSpec
 
 if TYPE_CHECKING:
@@ -87,6 +88,18 @@ def test_a_recipes_own_entries_win_and_are_remembered(lock: Lock) -> None:
     target = make_target("cpu", written, lock, arch="", machine="x86_64")
     assert dict(target.entries)["LLAMA_OPENSSL"] == "ON"
     assert target.asked == ("GGML_OPENMP", "LLAMA_OPENSSL")
+
+
+def test_what_a_target_decides_is_not_open_to_a_recipes_own_entries(recipe: Recipe, lock: Lock) -> None:
+    given: set[str] = set()
+    for name, written in recipe.targets.items():
+        given |= {key for key, _ in make_target(name, written, lock, arch=written.arch or "", machine="x86_64").entries}
+    left = {name for name in given if decided_by(name) is None}
+    assert left == {
+        *("CMAKE_BUILD_TYPE", "CMAKE_EXPORT_COMPILE_COMMANDS", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_TESTS"),
+        *("LLAMA_BUILD_UI", "LLAMA_USE_PREBUILT_UI", "LLAMA_OPENSSL"),
+        *("GGML_AVX", "GGML_AVX2", "GGML_BMI2", "GGML_F16C", "GGML_FMA", "GGML_SSE42"),
+    }
 
 
 @pytest.mark.parametrize("arch", ["86", "86-real", "86-virtual", "120a", "120a-real", "90a"])

@@ -109,6 +109,14 @@ def test_every_error_is_told_at_once_with_its_line(context: Context) -> None:
         ('backends = ["cpu"]', 'backends = ["cuda"]\narch = "gfx1201"', 13, "is not an arch such as 86"),
         ('backends = ["cpu"]', 'backends = ["hip"]\narch = "gfx1201,gfx1100"', 13, "names 2 archs"),
         ('backends = ["cpu"]', 'backends = ["cpu"]\nnccl = true', 13, "needs the cuda backend"),
+        (
+            'backends = ["cpu"]',
+            'backends = ["cpu"]\ncmake = { GGML_CUDA = "ON" }',
+            13,
+            "targets.cpu.cmake.GGML_CUDA: not for cmake: the target's key backends decides it",
+        ),
+        ('backends = ["cpu"]', 'backends = ["cpu"]\n[targets.cpu.cmake]\n"GGML_NATIVE:BOOL" = "ON"', 14, "GGML_AVX512"),
+        ('backends = ["cpu"]', 'backends = ["cpu"]\ncmake = { GPU_TARGETS = "gfx1100" }', 13, "the target's key arch"),
         ("[source]", 'default-target = "gpu"\n[source]', 5, "names no target of this recipe"),
         ("[targets.cpu]", '[[series]]\nname = "multigpuu"\n[targets.cpu]', 12, '(did you mean "multigpu"?)'),
         (
