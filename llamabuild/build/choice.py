@@ -148,11 +148,11 @@ def _unfit_arch(backend: str, present: list[str], wanted: str) -> str | None:
     if wanted == "auto":
         # Several different GPUs are a choice that a person makes.
         return None if len(present) == 1 else f"{gpu}s are of the archs {' and '.join(present)}: choose with --arch"
-    if set(present) & {_bare(one, backend) for one in re.split(r"[,;]", wanted)}:
+    if set(present) & {_bare(one, backend) for one in wanted.split(",")}:
         return None
     return f"it is for arch {wanted}, and {gpu} is {' and '.join(present)}"
 
 
 def _bare(arch: str, backend: str) -> str:
     """``86`` of ``86-real``, ``120`` of ``120a``: what a GPU calls itself."""
-    return re.sub(r"[af]?(-real|-virtual)?$", "", arch.strip()) if backend == "cuda" else arch.strip()
+    return re.sub(r"[af]?(-real|-virtual)?$", "", arch) if backend == "cuda" else arch

@@ -44,13 +44,22 @@ def check_hip(target: Target, host: Host, options: BuildOptions) -> Checked:
         message = f"{tree.root} has no clang++ that runs"
         return Checked(problems=(Problem("HIP compiler", message, _development(tree)),))
     libraries = ["-lamdhip64", "-lhipblas", "-lrocblas", *(["-lrccl"] if target.rccl else [])]
-    archs = [f"--offload-arch={arch.strip()}" for arch in re.split(r"[,;]", target.arch)]
     places = [f"-I{prefix}/include", *(f"-L{folder}" for folder in tree.library_folders)]
     # Debian's clang brings the device libraries itself, and looks in vain below a path that it is given, be it by the
     # option or by ROCM_PATH.
     own = tree.layout != "debian"
     rocm_path = [f"--rocm-path={prefix}"] if own else []
-    argv = [str(compiler.path), "-x", "hip", *archs, *rocm_path, "{source}", "-o", "{out}", *places]
+    argv = [
+        str(compiler.path),
+        "-x",
+        "hip",
+        f"--offload-arch={target.arch}",
+        *rocm_path,
+        "{source}",
+        "-o",
+        "{out}",
+        *places,
+    ]
     # A tree that was upgraded in place is tried again, and what it built before is not taken for its work.
     release = Tool(name="rocm", path=tree.root, version=tree.version or "unknown")
     done = host.attempt([*argv, *libraries], name="trial.hip", text=f"// ROCm {release.version}\n{_TRIAL}")

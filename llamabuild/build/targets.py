@@ -134,7 +134,7 @@ def make_target(name: str, spec: TargetSpec, lock: Lock, *, arch: str, machine: 
         entries["GGML_CPU_ALL_VARIANTS"] = "ON"
     elif machine == "x86_64":
         entries |= {f"GGML_{feature}": "ON" for feature in _X86_BASELINE}
-    archs = arch.replace(",", ";").replace(" ", "")
+    archs = arch.replace(",", ";")
     if "cuda" in spec.backends:
         entries |= {
             "CMAKE_CUDA_ARCHITECTURES": archs,

@@ -72,6 +72,7 @@ class TargetSpec(Written):
     backends: tuple[Backend, ...]
     arch: str | None = None
     single_arch: bool = True
+    """False: ``arch`` may be a list, ``86,89``; for CUDA alone."""
     cpu_variants: bool = False
     """Every CPU variant as a plugin of its own (``GGML_CPU_ALL_VARIANTS``)."""
     rccl: bool = False

@@ -127,7 +127,10 @@ def test_cuda_archs_are_kept_as_written(arch: str, recipe: Recipe, lock: Lock, m
         ("cpu", "86", "Leave it out"),
         ("vulkan", "86", "Leave it out"),
         ("cuda", "86,89", "single-arch = false"),
-        ("hip", "gfx1100;gfx1101", "single-arch = false"),
+        ("cuda", "86; 89", "single-arch = false"),
+        ("cuda", " 86", "86-real"),
+        ("hip", "gfx1100;gfx1101", "Make a target for each"),
+        ("hip", "gfx90a:xnack-", "Write gfx90a: code without a mode runs in each."),
     ],
 )
 def test_an_arch_that_cannot_be_is_refused_with_what_can(
@@ -147,6 +150,15 @@ def test_a_list_is_taken_where_the_target_says_so(recipe: Recipe, lock: Lock, ma
     assert dict(target.entries)["CMAKE_CUDA_ARCHITECTURES"] == "86;89"
     with pytest.raises(UsageError, match="twice"):
         resolve_target(other, lock, name="cuda", arch="86,86", host=machines.plain())
+    for arch in ("86;89", "86, 89", "86 89", "86,89,"):
+        with pytest.raises(UsageError) as caught:
+            resolve_target(other, lock, name="cuda", arch=arch, host=machines.plain())
+        assert caught.value.hint == "Write 86,89."
+    amd = recipe.model_copy(
+        update={"targets": {"hip": recipe.targets["hip"].model_copy(update={"single_arch": False})}}
+    )
+    with pytest.raises(UsageError, match="an AMD target takes exactly one arch"):
+        resolve_target(amd, lock, name="hip", arch="gfx1100,gfx1101", host=machines.plain())
 
 
 def test_a_gpu_target_without_an_arch_asks_for_one(recipe: Recipe, lock: Lock, machines: Any) -> None:
