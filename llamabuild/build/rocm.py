@@ -97,6 +97,8 @@ def _possible_roots(path: Path) -> Iterator[Path]:
     if path.name.startswith("_rocm_sdk_"):
         # One wheel's folder is a tree of its own, without the libraries of the other wheels.
         yield path.parent
+    elif path.parent.name.startswith("_rocm_sdk_"):
+        yield path.parent.parent
     yield path
     if path.name in {"lib", "lib64"}:
         yield path.parent
