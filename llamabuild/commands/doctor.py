@@ -70,13 +70,15 @@ def add_toolkits(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace, context: Context) -> int:
+    from llamabuild.build.devices import find_gpus
     from llamabuild.build.host import Host
     from llamabuild.build.hostfacts import read_host_facts
     from llamabuild.build.model import BuildOptions
 
     host = Host.of(context)
     options = BuildOptions(cuda_toolkit=args.cuda_toolkit, rocm=args.rocm, vulkan_sdk=args.vulkan_sdk)
-    asked = [_asked(args.target, args.arch, host)] if args.target else _possible(args.arch, host)
+    gpus = find_gpus(host)
+    asked = [_asked(args.target, args.arch, gpus, host)] if args.target else _possible(args.arch, gpus, host)
     checked = [_check(target, note, host, context, options) for target, note in asked]
     nvcc = [row["version"] for each in checked for row in each["tools"] if row["name"] == "nvcc" and row["version"]]
     stray = None if nvcc else _stray_nvcc(host, options)
@@ -108,7 +110,7 @@ def _check(target: Target, note: str, host: Host, context: Context, options: Bui
     }
 
 
-def _asked(name: str, arch: str | None, host: Host) -> tuple[Target, str]:
+def _asked(name: str, arch: str | None, gpus: tuple[Gpu, ...], host: Host) -> tuple[Target, str]:
     """The target that was asked for, and what is to be said about its arch.
 
     Raises UsageError for an arch that make would refuse, and where several different GPUs leave the choice to a person.
@@ -127,12 +129,12 @@ def _asked(name: str, arch: str | None, host: Host) -> tuple[Target, str]:
     if arch is not None:
         check_archs(arch, backend=kind, single=True, where=f"--arch for target {name}")
         return _target(name, arch), ""
-    if any(gpu.arch for gpu in _gpus(kind, host)):
+    if any(gpu.arch for gpu in _gpus(kind, gpus)):
         return _target(name, detect_arch(kind, host, asked=f"--target {name}")), ""
-    return _target(name, _DEFAULT_ARCHS[kind]), _guessed(kind, host)
+    return _target(name, _DEFAULT_ARCHS[kind]), _guessed(kind, gpus, host)
 
 
-def _possible(arch: str | None, host: Host) -> list[tuple[Target, str]]:
+def _possible(arch: str | None, gpus: tuple[Gpu, ...], host: Host) -> list[tuple[Target, str]]:
     """The CPU, and each kind of GPU in this host with CUDA or HIP."""
     from llamabuild.core.errors import UsageError
 
@@ -140,28 +142,27 @@ def _possible(arch: str | None, host: Host) -> list[tuple[Target, str]]:
         raise UsageError("--arch says nothing without a target.", hint="Name one: --target cuda, or --target hip.")
     targets = [(_target("cpu", ""), "")]
     for kind in ("cuda", "hip"):
-        gpus = _gpus(kind, host)
-        archs = sorted({gpu.arch for gpu in gpus if gpu.arch})
+        here = _gpus(kind, gpus)
+        archs = sorted({gpu.arch for gpu in here if gpu.arch})
         targets += [(_target(kind, arch), "") for arch in archs]
-        if gpus and not archs:
-            targets.append((_target(kind, _DEFAULT_ARCHS[kind]), _guessed(kind, host)))
+        if here and not archs:
+            targets.append((_target(kind, _DEFAULT_ARCHS[kind]), _guessed(kind, gpus, host)))
     return targets
 
 
-def _guessed(kind: str, host: Host) -> str:
+def _guessed(kind: str, gpus: tuple[Gpu, ...], host: Host) -> str:
     """Why the arch that was tried is none of this host."""
     from llamabuild.build.devices import without_arch
 
     maker = "NVIDIA" if kind == "cuda" else "AMD"
-    why = without_arch(kind, host) if _gpus(kind, host) else f"no {maker} GPU here"
+    why = without_arch(kind, host) if _gpus(kind, gpus) else f"no {maker} GPU here"
     return f"{why}: tried for {_DEFAULT_ARCHS[kind]}"
 
 
-def _gpus(kind: str, host: Host) -> list[Gpu]:
-    from llamabuild.build.devices import find_gpus
-
+def _gpus(kind: str, gpus: tuple[Gpu, ...]) -> list[Gpu]:
+    """Those that ``cuda`` or ``hip`` is for."""
     vendor = "nvidia" if kind == "cuda" else "amd"
-    return [gpu for gpu in find_gpus(host) if gpu.vendor == vendor]
+    return [gpu for gpu in gpus if gpu.vendor == vendor]
 
 
 def _kind(name: str) -> str | None:
