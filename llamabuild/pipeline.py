@@ -113,7 +113,9 @@ def open_job(request: Request, context: Context) -> Job:
     recipe = load_recipe(request.recipe, context)
     lock = resolve(recipe, context)
     host = Host.of(context)
-    target = resolve_target(recipe, lock, name=request.target, arch=request.arch, host=host)
+    target = resolve_target(
+        recipe, lock, name=request.target, arch=request.arch, host=host, options=request.options, context=context
+    )
     toolchain = preflight(target, host=host, context=context, options=request.options, recipe=recipe)
     if toolchain.checksums:
         record_toolkit(recipe.name, dict(toolchain.checksums), context)

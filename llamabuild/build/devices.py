@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from llamabuild.build.archs import gfx_name, listed
+from llamabuild.build.host import NOT_FOUND
 from llamabuild.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +20,17 @@ _KFD = "/sys/class/kfd/kfd/topology/nodes"
 _VENDORS: dict[str, Vendor] = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 _DISPLAY_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 """VGA, 3D and other display controllers, and processing accelerators (MI300 calls itself one)."""
-_SMI_QUERY = "--query-gpu=pci.bus_id,name,compute_cap,memory.total,driver_version"
+_SMI = (
+    "nvidia-smi",
+    "--query-gpu=pci.bus_id,name,compute_cap,memory.total,driver_version",
+    "--format=csv,noheader,nounits",
+)
+
+
+_NAME_LINE = r"^\s*Name:\s+(gfx[0-9a-f]+)\s*$"
+"""How rocminfo names a device."""
+_ARCH_LINE = r"^(gfx[0-9a-f]+)\s*$"
+"""How amdgpu-arch does."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +46,14 @@ class Gpu:
     """``86``, ``gfx1100``; empty where no tool could tell."""
     memory_bytes: int | None
     driver: str
-    """The NVIDIA driver's version; empty for others."""
+    """The NVIDIA driver's version; empty for others, and where neither nvidia-smi nor the kernel module tells it."""
 
 
 def find_gpus(host: Host) -> tuple[Gpu, ...]:
     """All NVIDIA, AMD and Intel GPUs, by PCI address; what only a tool shows (in a container) comes last."""
     found = {gpu.bus: gpu for gpu in _pci_gpus(host)}
-    for more in (*_nvidia_gpus(host), *_amd_gpus(host)):
+    addressed = [gpu.bus for gpu in found.values() if gpu.vendor == "amd"]
+    for more in (*_nvidia_gpus(host), *_amd_gpus(host, addressed)):
         known = found.get(more.bus)
         if known is None:
             found[more.bus or f"{more.vendor}-{len(found)}"] = more
@@ -51,13 +63,13 @@ def find_gpus(host: Host) -> tuple[Gpu, ...]:
                 name=more.name or known.name,
                 arch=more.arch,
                 memory_bytes=more.memory_bytes or known.memory_bytes,
-                driver=more.driver,
+                driver=more.driver or known.driver,
             )
     return tuple(found.values())
 
 
-def detect_arch(backend: str, host: Host) -> str:
-    """The arch of this host's GPU for ``cuda`` or ``hip``.
+def detect_arch(backend: str, host: Host, *, asked: str = "--arch auto") -> str:
+    """The arch of this host's GPU for ``cuda`` or ``hip``; ``asked`` is the option that wants to know.
 
     Raises UsageError when there is none, or when there are several different ones.
     """
@@ -67,14 +79,30 @@ def detect_arch(backend: str, host: Host) -> str:
     if len(archs) > 1:
         cards = "; ".join(f"{gpu.name} ({gpu.bus}): {gpu.arch}" for gpu in gpus if gpu.arch)
         raise UsageError(
-            f"--arch auto: this host has different {maker} GPUs: {cards}.",
+            f"{asked}: this host has different {maker} GPUs: {cards}.",
             hint=f"One target is for one arch: give --arch {listed(archs)}.",
         )
     if not archs:
-        what = f"its {maker} GPU does not say which arch it has" if gpus else f"no {maker} GPU was found"
+        what = without_arch(backend, host) if gpus else f"no {maker} GPU was found in this host"
         tools = "nvidia-smi" if backend == "cuda" else "the amdgpu driver's /sys/class/kfd, rocminfo and amdgpu-arch"
-        raise UsageError(f"--arch auto: {what} in this host (asked {tools}).", hint="Give the arch with --arch.")
+        raise UsageError(f"{asked}: {what} (asked {tools}).", hint="Give the arch with --arch.")
     return archs[0]
+
+
+def without_arch(backend: str, host: Host) -> str:
+    """Why a GPU that is in this host has no arch, as the words of a sentence."""
+    if backend == "cuda":
+        return f"this host's NVIDIA GPU does not say which arch it has: {nvidia_silence(host)}"
+    return "this host's AMD GPU does not say which arch it has"
+
+
+def nvidia_silence(host: Host) -> str:
+    """What nvidia-smi does in place of telling an NVIDIA GPU's arch: a driver that was updated under it answers so."""
+    done = host.run(_SMI)
+    if done.returncode == NOT_FOUND and not done.tail:
+        return "nvidia-smi was not found"
+    line = next((line.strip().rstrip(".") for line in done.tail if line.strip()), "nothing")
+    return f"nvidia-smi says {line!r}"
 
 
 def readable(host: Host, path: str) -> str:
@@ -102,14 +130,15 @@ def _pci_gpus(host: Host) -> list[Gpu]:
                 name=f"{vendor} {device}".strip(),
                 arch="",
                 memory_bytes=int(memory) if memory.isdigit() else None,
-                driver="",
+                # The kernel module answers where nvidia-smi does not.
+                driver=readable(host, "/sys/module/nvidia/version").strip() if vendor == "nvidia" else "",
             )
         )
     return gpus
 
 
 def _nvidia_gpus(host: Host) -> list[Gpu]:
-    done = host.run(["nvidia-smi", _SMI_QUERY, "--format=csv,noheader,nounits"])
+    done = host.run(_SMI)
     gpus = []
     for line in done.tail if done.ok else ():
         fields = [field.strip() for field in line.split(",")]
@@ -131,7 +160,8 @@ def _nvidia_gpus(host: Host) -> list[Gpu]:
     return gpus
 
 
-def _amd_gpus(host: Host) -> list[Gpu]:
+def _amd_gpus(host: Host, addressed: list[str]) -> list[Gpu]:
+    """What the kernel's topology says, else what tools say; ``addressed`` are the PCI addresses of AMD GPUs."""
     gpus = []
     for node in host.names(_KFD):
         pairs = (line.split() for line in readable(host, f"{_KFD}/{node}/properties").splitlines())
@@ -141,15 +171,26 @@ def _amd_gpus(host: Host) -> list[Gpu]:
             location = facts.get("location_id", 0)
             bus = f"{facts.get('domain', 0):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}"
             gpus.append(Gpu("amd", bus=bus, name="", arch=gfx_name(version), memory_bytes=None, driver=""))
-    return gpus or _amd_gpus_of_tools(host)
+    return gpus or _amd_gpus_of_tools(host, addressed)
 
 
-def _amd_gpus_of_tools(host: Host) -> list[Gpu]:
-    """Where the topology files cannot be read: names alone, without an address."""
-    for argv in (["rocminfo"], ["amdgpu-arch"]):
-        done = host.run(argv)
-        pattern = r"^\s*Name:\s+(gfx[0-9a-f]+)\s*$" if argv == ["rocminfo"] else r"^(gfx[0-9a-f]+)\s*$"
+def _amd_gpus_of_tools(host: Host, addressed: list[str]) -> list[Gpu]:
+    """Where the topology files cannot be read: names alone, which are the PCI devices' where there are as many."""
+    trees = [place for place in (host.env.get("ROCM_PATH", ""), "/opt/rocm") if place]
+    programs = [
+        *((place, _NAME_LINE) for place in ("rocminfo", *(f"{t}/bin/rocminfo" for t in trees))),
+        *((place, _ARCH_LINE) for place in ("amdgpu-arch", *(f"{t}/lib/llvm/bin/amdgpu-arch" for t in trees))),
+    ]
+    for program, pattern in programs:
+        done = host.run([program])
         names = re.findall(pattern, done.text, re.MULTILINE) if done.ok else []
         if names:
-            return [Gpu("amd", bus="", name=name, arch=name, memory_bytes=None, driver="") for name in names]
+            # Both list the devices in the driver's order, which is that of the PCI addresses.
+            known = len(names) == len(addressed)
+            buses = addressed if known else [""] * len(names)
+            labels = [""] * len(names) if known else names
+            return [
+                Gpu("amd", bus=bus, name=label, arch=name, memory_bytes=None, driver="")
+                for bus, label, name in zip(buses, labels, names, strict=True)
+            ]
     return []

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llamabuild.build.model import Tool
 from llamabuild.build.probe import Checked, Problem, find_tool, first_errors
 from llamabuild.build.rocm import find_rocm
 from llamabuild.core.errors import ToolError
@@ -34,24 +35,36 @@ def check_hip(target: Target, host: Host, options: BuildOptions) -> Checked:
     tree = _find_tree(host, options)
     if isinstance(tree, Problem):
         return Checked(problems=(tree,))
-    prefix = tree.root / "usr" if (tree.root / "usr/include").is_dir() else tree.root
+    if tree.prefix is None:
+        message = f"{tree.root} holds ROCm's run-time libraries alone: no include/hip/hip_runtime.h is below it"
+        return Checked(problems=(Problem("ROCm", message, _development(tree)),))
+    prefix = tree.prefix
     compiler = find_tool("hipcc", str(tree.clang or "clang++"), host=host)
     if compiler is None:
-        problem = Problem(
-            "HIP compiler", f"{tree.root} has no clang++: it holds ROCm's run-time libraries alone", "hip"
-        )
-        return Checked(problems=(problem,))
+        message = f"{tree.root} has no clang++ that runs"
+        return Checked(problems=(Problem("HIP compiler", message, _development(tree)),))
     libraries = ["-lamdhip64", "-lhipblas", "-lrocblas", *(["-lrccl"] if target.rccl else [])]
-    archs = [f"--offload-arch={arch.strip()}" for arch in re.split(r"[,;]", target.arch)]
     places = [f"-I{prefix}/include", *(f"-L{folder}" for folder in tree.library_folders)]
     # Debian's clang brings the device libraries itself, and looks in vain below a path that it is given, be it by the
     # option or by ROCM_PATH.
     own = tree.layout != "debian"
     rocm_path = [f"--rocm-path={prefix}"] if own else []
-    argv = [str(compiler.path), "-x", "hip", *archs, *rocm_path, "{source}", "-o", "{out}", *places]
-    done = host.attempt([*argv, *libraries], name="trial.hip", text=_TRIAL)
+    argv = [
+        str(compiler.path),
+        "-x",
+        "hip",
+        f"--offload-arch={target.arch}",
+        *rocm_path,
+        "{source}",
+        "-o",
+        "{out}",
+        *places,
+    ]
+    # A tree that was upgraded in place is tried again, and what it built before is not taken for its work.
+    release = Tool(name="rocm", path=tree.root, version=tree.version or "unknown")
+    done = host.attempt([*argv, *libraries], name="trial.hip", text=f"// ROCm {release.version}\n{_TRIAL}")
     return Checked(
-        tools=(compiler,),
+        tools=(compiler, release),
         problems=() if done.ok else (_explain(done.tail, target, tree),),
         entries=(
             ("CMAKE_HIP_COMPILER", str(compiler.path)),
@@ -79,13 +92,20 @@ def _find_tree(host: Host, options: BuildOptions) -> RocmTree | Problem:
     return Problem("ROCm", f"no ROCm libraries were found in {where}", "hip")
 
 
+def _development(tree: RocmTree) -> str:
+    """The install table's key for what a tree of run-time libraries lacks."""
+    return "hip" if tree.layout == "debian" else "rocm-devel"
+
+
 def _explain(output: tuple[str, ...], target: Target, tree: RocmTree) -> Problem:
     text, evidence = "\n".join(output), first_errors(output)
     for library in ("rocblas", "hipblas", "rccl"):
         if re.search(rf"{library}/{library}\.h|-l{library}\b", text):
-            return Problem(library, f"{tree.root} has no {library} to compile and link against", library, evidence)
+            package = library if tree.layout in {"amd", "debian"} else _development(tree)
+            return Problem(library, f"{tree.root} has no {library} to compile and link against", package, evidence)
     if "hip_runtime.h" in text or "amdhip64" in text:
-        return Problem("HIP", f"{tree.root} has no HIP to compile and link against", "hip", evidence)
+        message = f"{tree.root} has no HIP to compile and link against"
+        return Problem("HIP", message, _development(tree), evidence)
     if "target ID" in text or "gpu arch" in text.lower():
         return Problem("HIP compiler", f"it cannot compile for arch {target.arch}", "hip", evidence)
     return Problem("HIP compiler", f"it does not compile a program for arch {target.arch}", "hip", evidence)

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from llamabuild.build.archs import shares_memory
 from llamabuild.build.cuda import driver_floor, driver_key
-from llamabuild.build.devices import Gpu, find_gpus, readable
+from llamabuild.build.devices import Gpu, find_gpus, nvidia_silence, readable
 from llamabuild.build.host import NOT_FOUND
 
 if TYPE_CHECKING:
@@ -81,6 +82,9 @@ def read_host_facts(host: Host, *, toolkit: str = "") -> HostFacts:
     """Look at a host; ``toolkit`` is the version of the CUDA toolkit that would be used, where there is one."""
     unread: list[str] = []
     gpus = tuple(_gpu_facts(gpu, host, toolkit, unread) for gpu in find_gpus(host))
+    silent = [facts.gpu.bus for facts in gpus if facts.gpu.vendor == "nvidia" and not facts.gpu.arch]
+    if silent:
+        unread.append(f"arch and memory of {', '.join(silent)}: {nvidia_silence(host)}")
     memory = re.search(r"^MemTotal:\s+(\d+) kB", readable(host, "/proc/meminfo"), re.MULTILINE)
     release = re.search(r'^PRETTY_NAME="?([^"\n]*)', readable(host, "/etc/os-release"), re.MULTILINE)
     return HostFacts(
@@ -119,8 +123,11 @@ def _number(host: Host, path: str, unread: list[str]) -> int | None:
 
 
 def _unified(gpu: Gpu, vram: int | None, gtt: int | None) -> bool | None:
+    if gpu.vendor == "amd" and (known := shares_memory(gpu.arch)) is not None:
+        # Sizes do not tell: the GTT window is half of the system's memory by default, so that a card in a large host
+        # looks like an APU, and an APU with a large carve-out looks like a card.
+        return known
     if vram is not None and gtt is not None:
-        # A card's GTT window is half of the system's memory by default; a carve-out is small beside it.
         return gtt >= 4 * vram
     if gpu.vendor == "nvidia" and gpu.name:
         # nvidia-smi answers [N/A] for memory.total where a GPU has none of its own (Orin, Thor, GB10).
@@ -168,7 +175,8 @@ def _atomics(gpu: Gpu, host: Host, unread: list[str]) -> Atomics:
 
 def _notes(gpus: tuple[GpuFacts, ...]) -> list[str]:
     notes = []
-    amd = [facts for facts in gpus if facts.gpu.vendor == "amd" and not facts.unified]
+    # Where the arch does not tell, a GPU counts as a card here: sizes may take one for an APU.
+    amd = [facts for facts in gpus if facts.gpu.vendor == "amd" and not shares_memory(facts.gpu.arch)]
     without = [facts.gpu.bus for facts in amd if facts.atomics == "off"]
     if len(amd) > 1 and without:
         notes.append(

@@ -74,6 +74,7 @@ _ELSEWHERE = {
     "cuda-newer": "take a newer toolkit, such as --cuda-toolkit wheels:13.0",
     "nccl": "install libnccl-dev from NVIDIA's repository, or set nccl = false in the recipe's target",
     "rocblas-kernels": "point --rocm at a tree whose rocBLAS was built for this arch, such as AMD's or TheRock's",
+    "rocm-devel": "install the development packages of the same ROCm release (for its Python wheels: rocm-sdk-devel)",
     "rocm": "install ROCm from AMD, or point --rocm at a tree of it",
 }
 

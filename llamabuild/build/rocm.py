@@ -58,7 +58,7 @@ class RocmTree:
     prefix: Path | None
     """The folder with ``include/hip`` and the CMake packages; None in a tree of run-time libraries alone."""
     version: str
-    """Empty where the tree does not say it."""
+    """The release's, else HIP's own (the same major and minor); empty where the tree does not say it."""
 
     def library(self, name: str) -> Path | None:
         """The first file or link of that name (``librocblas.so.5``), in search order."""
@@ -74,6 +74,7 @@ def find_rocm(path: Path) -> RocmTree:
     for root in _possible_roots(start):
         folders = _library_folders(root)
         if folders:
+            prefix = _prefix(root)
             return RocmTree(
                 root=root,
                 layout=_layout(root, folders),
@@ -82,8 +83,8 @@ def find_rocm(path: Path) -> RocmTree:
                 hipblaslt_library=_kernels(folders, "hipblaslt"),
                 kpack=_first(folder.parent / ".kpack" for folder in folders),
                 clang=_clang(root),
-                prefix=_prefix(root),
-                version=_version(root),
+                prefix=prefix,
+                version=_version(root) or _hip_version(prefix),
             )
     raise ToolError(
         f"{path} holds no ROCm: none of {', '.join(_MARKERS)} in it or in {', '.join(_LIBRARY_FOLDERS[:2])}, …",
@@ -96,6 +97,8 @@ def _possible_roots(path: Path) -> Iterator[Path]:
     if path.name.startswith("_rocm_sdk_"):
         # One wheel's folder is a tree of its own, without the libraries of the other wheels.
         yield path.parent
+    elif path.parent.name.startswith("_rocm_sdk_"):
+        yield path.parent.parent
     yield path
     if path.name in {"lib", "lib64"}:
         yield path.parent
@@ -163,3 +166,13 @@ def _version(root: Path) -> str:
             if found:
                 return found[0]
     return ""
+
+
+def _hip_version(prefix: Path | None) -> str:
+    """What HIP's header says: Debian's trees have no file with the release."""
+    header = prefix / "include/hip/hip_version.h" if prefix else None
+    if header is None or not header.is_file():
+        return ""
+    text = header.read_text(encoding="utf-8", errors="replace")
+    numbers = [re.search(rf"#define HIP_VERSION_{part} (\d+)", text) for part in ("MAJOR", "MINOR", "PATCH")]
+    return ".".join(number[1] for number in numbers if number)

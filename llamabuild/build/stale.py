@@ -28,6 +28,7 @@ def stamp_of(source: Path, target: Target, toolchain: Toolchain) -> dict[str, st
             ("C++ compiler", "cxx"),
             ("CUDA compiler", "nvcc"),
             ("HIP compiler", "hipcc"),
+            ("ROCm", "rocm"),
             ("shader compiler", "glslc"),
         )
         if (tool := toolchain.tool(name))

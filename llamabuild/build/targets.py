@@ -7,15 +7,16 @@ import re
 from typing import TYPE_CHECKING
 
 from llamabuild.build.archs import check_archs, listed
-from llamabuild.build.devices import detect_arch, find_gpus
+from llamabuild.build.devices import detect_arch
 from llamabuild.build.model import Target
 from llamabuild.core.errors import RecipeError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from llamabuild.build.devices import Gpu
     from llamabuild.build.host import Host
+    from llamabuild.build.model import BuildOptions
+    from llamabuild.core.context import Context
     from llamabuild.recipe.model import Recipe, TargetSpec
     from llamabuild.source.lock import Lock
 
@@ -83,15 +84,28 @@ def cpu_baseline(target: Target, machine: str) -> str:
     return _BASELINES.get(machine, f"the compiler's default for {machine}")
 
 
-def resolve_target(recipe: Recipe, lock: Lock, *, name: str | None, arch: str | None, host: Host) -> Target:
+def resolve_target(
+    recipe: Recipe,
+    lock: Lock,
+    *,
+    name: str | None,
+    arch: str | None,
+    host: Host,
+    options: BuildOptions | None = None,
+    context: Context | None = None,
+) -> Target:
     """The target called ``name`` (None: the recipe's default; ``auto``: what this host is fit for), with its one arch.
 
-    ``arch`` (None: the target's own; ``auto``: the GPU's in this host) replaces what the recipe says.
-    Raises UsageError for an unknown target or arch, RecipeError for backends that do not go together.
+    ``arch`` (None: the target's own; ``auto``: the GPU's in this host) replaces what the recipe says. ``auto`` looks
+    for toolkits where ``options`` say, and notes on ``context``'s console why a target whose GPU is here does not do.
+    Raises UsageError for an unknown target or arch, RecipeError for backends that do not go together, and ToolError
+    where a toolkit that ``options`` name does not serve the target that ``auto`` tried it for.
     """
-    wanted = name or recipe.default_target
+    wanted = recipe.default_target if name is None else name
     if wanted == "auto":
-        return _choose_target(recipe, lock, arch=arch, host=host)
+        from llamabuild.build.choice import choose_target
+
+        return choose_target(recipe, lock, arch=arch, host=host, options=options, context=context)
     spec = recipe.targets.get(wanted)
     if spec is None:
         near = difflib.get_close_matches(wanted, recipe.targets, n=1)
@@ -99,7 +113,7 @@ def resolve_target(recipe: Recipe, lock: Lock, *, name: str | None, arch: str | 
         raise UsageError(
             f"Recipe {recipe.name} has no target {wanted!r}.", hint=f"{hint}It has {listed(sorted(recipe.targets))}."
         )
-    return make_target(wanted, spec, lock, arch=_arch_of(wanted, spec, arch, host), machine=machine_of(host))
+    return make_target(wanted, spec, lock, arch=arch_of(wanted, spec, arch, host), machine=machine_of(host))
 
 
 def machine_of(host: Host) -> str:
@@ -120,7 +134,7 @@ def make_target(name: str, spec: TargetSpec, lock: Lock, *, arch: str, machine: 
         entries["GGML_CPU_ALL_VARIANTS"] = "ON"
     elif machine == "x86_64":
         entries |= {f"GGML_{feature}": "ON" for feature in _X86_BASELINE}
-    archs = arch.replace(",", ";").replace(" ", "")
+    archs = arch.replace(",", ";")
     if "cuda" in spec.backends:
         entries |= {
             "CMAKE_CUDA_ARCHITECTURES": archs,
@@ -160,12 +174,17 @@ def _switch(*, on: bool) -> str:
     return "ON" if on else "OFF"
 
 
-def _arch_backend(spec: TargetSpec) -> str | None:
+def arch_backend(spec: TargetSpec) -> str | None:
+    """The backend that takes an arch, where the target has one: ``cuda`` or ``hip``."""
     return next((backend for backend in ("cuda", "hip") if backend in spec.backends), None)
 
 
-def _arch_of(name: str, spec: TargetSpec, given: str | None, host: Host) -> str:
-    backend = _arch_backend(spec)
+def arch_of(name: str, spec: TargetSpec, given: str | None, host: Host) -> str:
+    """The arch of a target: ``given`` (``auto``: the GPU's in this host), else the recipe's; empty where it has none.
+
+    Raises UsageError for one that is missing, unknown or of no use to the target.
+    """
+    backend = arch_backend(spec)
     where = f"--arch for target {name}" if given else f"Target {name}"
     if backend is None:
         if given or spec.arch:
@@ -182,56 +201,7 @@ def _arch_of(name: str, spec: TargetSpec, given: str | None, host: Host) -> str:
     return wanted
 
 
-def _choose_target(recipe: Recipe, lock: Lock, *, arch: str | None, host: Host) -> Target:
-    """The first GPU target whose GPU is in this host and whose toolchain passes preflight, else a CPU one."""
-    # Imported here because preflight needs targets to say which other one would work.
-    from llamabuild.build.toolchain import find_problems
-
-    for name in _fitting_targets(recipe, find_gpus(host), arch):
-        spec = recipe.targets[name]
-        given = arch or (None if spec.arch or _arch_backend(spec) is None else "auto")
-        target = make_target(name, spec, lock, arch=_arch_of(name, spec, given, host), machine=machine_of(host))
-        if not find_problems(target, host=host):
-            return target
-    plain = cpu_target(recipe)
-    if arch is not None:
-        raise UsageError(
-            f"--arch {arch}: no target of recipe {recipe.name} for that arch fits this host.",
-            hint=f"Name the target too, with --target: {listed(sorted(recipe.targets))}.",
-        )
-    if plain is None:
-        raise UsageError(
-            f"Recipe {recipe.name} has no target for the CPU alone, and none of its others fits this host.",
-            hint=f"Name one with --target: {listed(sorted(recipe.targets))}.",
-        )
-    return make_target(plain, recipe.targets[plain], lock, arch="", machine=machine_of(host))
-
-
 def cpu_target(recipe: Recipe) -> str | None:
     """The recipe's target that every host can build: ``cpu``, else the first without a GPU backend."""
     plain = [name for name, spec in recipe.targets.items() if set(spec.backends) <= {"cpu"}]
     return "cpu" if "cpu" in plain else next(iter(plain), None)
-
-
-def _fitting_targets(recipe: Recipe, gpus: tuple[Gpu, ...], arch: str | None) -> Iterator[str]:
-    """GPU targets whose GPU is in this host, in the recipe's order."""
-    for name, spec in recipe.targets.items():
-        backend = _arch_backend(spec)
-        if backend is None:
-            if gpus and "vulkan" in spec.backends and arch is None:
-                yield name
-            continue
-        wanted = arch or spec.arch
-        vendor = "nvidia" if backend == "cuda" else "amd"
-        present = {gpu.arch for gpu in gpus if gpu.vendor == vendor and gpu.arch}
-        if wanted is None or wanted == "auto":
-            # Several different GPUs are a choice that a person makes.
-            if len(present) == 1:
-                yield name
-        elif present & {_bare(one, backend) for one in re.split(r"[,;]", wanted)}:
-            yield name
-
-
-def _bare(arch: str, backend: str) -> str:
-    """``86`` of ``86-real``, ``120`` of ``120a``: what a GPU calls itself."""
-    return re.sub(r"[af]?(-real|-virtual)?$", "", arch.strip()) if backend == "cuda" else arch.strip()

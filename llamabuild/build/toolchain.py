@@ -17,12 +17,14 @@ from llamabuild.build.vulkan import check_vulkan
 from llamabuild.core.errors import ToolError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from llamabuild.build.cuda_wheels import WheelToolkit
     from llamabuild.build.model import Target
     from llamabuild.core.context import Context
     from llamabuild.recipe.model import Recipe
 
-__all__ = ["Host", "Problem", "find_problems", "find_tool", "look", "preflight"]
+__all__ = ["Host", "Problem", "find_problems", "find_tool", "lacking", "look", "preflight"]
 
 _MIB = 1024 * 1024
 _BUILD_BYTES = {"cpu": 700 * _MIB, "cuda": 6144 * _MIB, "hip": 6144 * _MIB, "vulkan": 1024 * _MIB}
@@ -45,9 +47,17 @@ int main() {
 """
 
 
-def find_problems(target: Target, *, host: Host, options: BuildOptions | None = None) -> tuple[Problem, ...]:
-    """All that this host lacks for a target; empty when it can be built."""
-    return tuple(problem for part in _check(target, host, options or BuildOptions()) for problem in part.problems)
+def find_problems(
+    target: Target, *, host: Host, options: BuildOptions | None = None, context: Context | None = None
+) -> tuple[Problem, ...]:
+    """All that this host lacks for a target; empty when it can be built.
+
+    A toolkit of wheels is assembled in ``context``'s home; without a context it counts as not there.
+    """
+    chosen = options or BuildOptions()
+    if context is not None:
+        return look(target, host=host, context=context, options=chosen).problems
+    return tuple(problem for part in _check(target, host, chosen) for problem in part.problems)
 
 
 def look(target: Target, *, host: Host, context: Context, options: BuildOptions) -> Checked:
@@ -78,7 +88,7 @@ def preflight(
     parts = _check(target, host, chosen, cuda=_wheel_toolkit(target, chosen, host, context))
     problems = [problem for part in parts for problem in part.problems]
     if problems:
-        raise _lacking(target, problems, host=host, recipe=recipe, options=chosen)
+        raise lacking(target, problems, host=host, recipe=recipe, options=chosen)
     if recipe is None or not (context.home.src / recipe.name / folder_name(target)).exists():
         # What is built already may be checked and used on a full disk.
         _check_space(target, host, context)
@@ -175,13 +185,14 @@ def _check_compilers(host: Host) -> Checked:
     return Checked(tools=tuple(tools), problems=tuple(problems))
 
 
-def _lacking(
-    target: Target, problems: list[Problem], *, host: Host, recipe: Recipe | None, options: BuildOptions
+def lacking(
+    target: Target, problems: Sequence[Problem], *, host: Host, recipe: Recipe | None, options: BuildOptions
 ) -> ToolError:
+    """The error that says what a target lacks on this host, what brings it, and which target would work instead."""
     names = ", ".join(dict.fromkeys(problem.tool for problem in problems))
     details = [line for problem in problems for line in (f"{problem.message}.", *problem.evidence)]
     install = install_line((problem.package for problem in problems), host)
-    hints = [f"What is missing comes with: {install}." if install else "", _alternative(target, recipe, host, options)]
+    hints = [f"To get what is missing: {install}." if install else "", _alternative(target, recipe, host, options)]
     return ToolError(
         f"Target {target.name} cannot be built on this host: {names} missing or not good enough.",
         hint=" ".join(hint for hint in hints if hint) or None,

@@ -206,7 +206,8 @@ class _Cleaner:
     @classmethod
     def of(cls, build: BuildTree) -> _Cleaner:
         """The names of the build's own folders and tools."""
-        tools = {str(tool.path): tool.name for tool in build.tools if tool.path.is_absolute()}
+        # A ROCm's path is a tree's root, which may be /usr: no name for what lies below it.
+        tools = {str(tool.path): tool.name for tool in build.tools if tool.path.is_absolute() and tool.name != "rocm"}
         return cls({**tools, str(build.folder): "<build>", str(build.source): "<source>"})
 
     def __call__(self, text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,6 +49,18 @@ def add_offline(parser: argparse.ArgumentParser) -> None:
 def add_recipe(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """``--recipe``."""
     parser.add_argument("--recipe", metavar="NAME|FILE", required=required, help="a recipe's name, or a recipe file")
+
+
+def given(text: str) -> str:
+    """An option's value: empty text comes from a variable that was not set, and is not the same as no option."""
+    if not text:
+        raise argparse.ArgumentTypeError("the value is empty")
+    return text
+
+
+def folder(text: str) -> Path:
+    """An option's folder, which is not the current one where the text is empty."""
+    return Path(given(text))
 
 
 def emit(text: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llamabuild.commands.base import add_json, add_offline, add_recipe, add_verb, emit, emit_json
+from llamabuild.commands.base import add_json, add_offline, add_recipe, add_verb, emit, emit_json, folder, given
 
 if TYPE_CHECKING:
     from llamabuild.build.model import BuildOptions
@@ -41,8 +41,12 @@ def register(verbs: Subparsers) -> None:
 def add_request(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """``--recipe``, ``--target``, ``--arch`` and the options of the build and of the bundle."""
     add_recipe(parser, required=required)
-    parser.add_argument("--target", metavar="T", help="a target of the recipe (default: the recipe's default-target)")
-    parser.add_argument("--arch", metavar="A", help="one GPU arch in place of the target's, such as 86 or gfx1100")
+    parser.add_argument(
+        "--target", metavar="T", type=given, help="a target of the recipe (default: the recipe's default-target)"
+    )
+    parser.add_argument(
+        "--arch", metavar="A", type=given, help="one GPU arch in place of the target's, such as 86 or gfx1100"
+    )
     parser.add_argument(
         "--keep-conflict", metavar="DIR", type=Path, help="write a tree with markers to DIR when a patch does not fit"
     )
@@ -67,11 +71,12 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--cuda-toolkit",
+        type=given,
         metavar="WHICH",
         help="system, wheels:13.0 (from NVIDIA's Python wheels, no root needed), or a folder",
     )
-    group.add_argument("--rocm", metavar="DIR", type=Path, help="a ROCm tree, in any of the four layouts")
-    group.add_argument("--vulkan-sdk", metavar="DIR", type=Path, help="a folder with glslc and the Vulkan headers")
+    group.add_argument("--rocm", metavar="DIR", type=folder, help="a ROCm tree, in any of the four layouts")
+    group.add_argument("--vulkan-sdk", metavar="DIR", type=folder, help="a folder with glslc and the Vulkan headers")
     group.add_argument(
         "--launcher",
         action="append",

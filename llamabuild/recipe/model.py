@@ -72,6 +72,7 @@ class TargetSpec(Written):
     backends: tuple[Backend, ...]
     arch: str | None = None
     single_arch: bool = True
+    """False: ``arch`` may be a list, ``86,89``; for CUDA alone."""
     cpu_variants: bool = False
     """Every CPU variant as a plugin of its own (``GGML_CPU_ALL_VARIANTS``)."""
     rccl: bool = False
@@ -81,7 +82,7 @@ class TargetSpec(Written):
     """Fail verification when any ELF needs a newer glibc than this, such as ``2.36``."""
     programs: tuple[str, ...] = ("llama-server", "llama-cli", "llama-bench")
     cmake: dict[str, str] = Field(default_factory=dict)
-    """Further CMake cache entries; they win over the target's own."""
+    """Further CMake cache entries; they win over the target's defaults, and may not name what other keys decide."""
 
 
 class Recipe(Written):

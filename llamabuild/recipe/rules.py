@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from llamabuild.recipe.archs import arch_fault
+from llamabuild.recipe.decided import decided_by
 from llamabuild.recipe.problems import Problem, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-CUDA_ARCH = re.compile(r"^[1-9][0-9]{1,2}[af]?(-real|-virtual)?$")
-"""What ``CMAKE_CUDA_ARCHITECTURES`` takes for one arch, such as ``86``, ``120a`` or ``89-real``."""
-HIP_ARCH = re.compile(r"^gfx[0-9]+[0-9a-f]*(:(sramecc|xnack)[+-])*$")
-"""One AMD target id, such as ``gfx1201`` or ``gfx90a:xnack-``."""
 
 
 def recipe_problems(values: dict[str, Any]) -> list[Problem]:
@@ -86,22 +82,25 @@ def _target(place: tuple[str, ...], target: dict[str, Any]) -> Iterator[Problem]
     for key, backend in (("rccl", "hip"), ("nccl", "cuda")):
         if target.get(key) is True and backend not in backends:
             yield Problem((*place, key), f"needs the {backend} backend")
+    for name in _table(target.get("cmake")):
+        reason = decided_by(name)
+        if reason:
+            yield Problem((*place, "cmake", name), f"not for cmake: {reason}")
     arch = target.get("arch")
-    if isinstance(arch, str):
-        yield from (Problem((*place, "arch"), text) for text in arch_problems(arch, target))
+    if isinstance(arch, str) and (wrong := _arch(arch, target)):
+        yield Problem((*place, "arch"), wrong)
 
 
-def arch_problems(arch: str, target: dict[str, Any]) -> list[str]:
-    """What is wrong with ``arch`` for a target (its raw table), also where it comes from ``--arch``."""
+def _arch(arch: str, target: dict[str, Any]) -> str | None:
+    """What is wrong with a target's arch."""
     backends = target.get("backends") or ()
-    form = CUDA_ARCH if "cuda" in backends else HIP_ARCH if "hip" in backends else None
-    if form is None:
-        return ["has no meaning without the cuda or hip backend"]
-    example = "86" if form is CUDA_ARCH else "gfx1201"
-    parts = [part for part in re.split(r"[;,\s]+", arch) if part]
-    if len(parts) > 1 and target.get("single-arch", True) is True:
-        return [f"{arch!r} names {len(parts)} archs; a target has one, make a target for each"]
-    return [f"{each!r} is not an arch such as {example}" for each in parts or [arch] if not form.match(each)]
+    backend = next((backend for backend in ("cuda", "hip") if backend in backends), None)
+    if backend is None:
+        return "has no meaning without the cuda or hip backend"
+    if arch == "auto":
+        return "a recipe names its arch, or leaves it to --arch: auto is for the command line alone"
+    fault = arch_fault(arch, backend=backend, single=target.get("single-arch", True) is not False)
+    return f"{fault.message}; {fault.advice}" if fault else None
 
 
 def _groups(place: tuple[str | int, ...], part: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:

@@ -77,11 +77,20 @@ def test_cuda_12_does_not_come_as_wheels_that_compile(tmp_path: Path) -> None:
     assert "--cuda-toolkit system" in err
 
 
+def test_an_empty_option_is_refused(tmp_path: Path) -> None:
+    code, _, err = doctor(tmp_path, "--target", "hip", "--rocm", "")
+    assert code == 2
+    assert "argument --rocm: the value is empty" in err
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--target", "hip", "--arch", "gfx110X"], "gfx110X is a family"),
         (["--target", "cuda", "--arch", "sm_86"], "'sm_86' is not a CUDA arch"),
+        (["--target", "cpu", "--arch", "86"], "--arch for target cpu: it has no backend that takes an arch"),
+        (["--arch", "86"], "--arch says nothing without a target"),
+        (["--target", "cuda", "--arch", ""], "'' is not a CUDA arch"),
         (["--target", "cuda", "--cuda-toolkit", "wheels:latest"], "is no CUDA version that comes as wheels"),
     ],
 )

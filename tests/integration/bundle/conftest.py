@@ -136,10 +136,15 @@ def _make_small_build(tmp_path: Path) -> SmallBuild:
         source=source,
         target=target,
         files=files,
-        tools=(Tool("cmake", tmp_path / "venv/bin/cmake", "4.4.5"), Tool("c++", Path("/usr/bin/c++"), "12.2.0")),
+        tools=(
+            Tool("cmake", tmp_path / "venv/bin/cmake", "4.4.5"),
+            Tool("c++", Path("/usr/bin/c++"), "12.2.0"),
+            Tool("rocm", Path("/usr"), "7.1.1"),
+        ),
         cache_entries=(
             ("CMAKE_MAKE_PROGRAM", str(tmp_path / "venv/bin/ninja")),
             ("GGML_NATIVE", "OFF"),
+            ("Vulkan_LIBRARY", "/usr/lib/libvulkan.so"),
             ("CMAKE_C_FLAGS", f"-ffile-prefix-map={source}=."),
         ),
         build_number=11146,

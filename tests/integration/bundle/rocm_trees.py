@@ -65,6 +65,9 @@ def willing_compiler(tree: RocmLayout) -> None:
     """A stand-in for the HIP compiler that takes everything, for what is asked before anything is compiled."""
     compiler = tree.root / "lib/llvm/bin/clang++"
     compiler.parent.mkdir(parents=True)
+    header = tree.root / "include/hip/hip_runtime.h"
+    header.parent.mkdir(parents=True)
+    header.touch()
     compiler.write_text("#!/bin/sh\necho clang version 21.1.0\n")
     compiler.chmod(0o755)
 

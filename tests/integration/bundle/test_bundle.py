@@ -162,6 +162,7 @@ def test_build_info(small_build, tmp_path, context):
     assert {entry["name"]: entry["value"] for entry in document["cmake_config"]} == {
         "CMAKE_MAKE_PROGRAM": "ninja",
         "GGML_NATIVE": "OFF",
+        "Vulkan_LIBRARY": "/usr/lib/libvulkan.so",
         "CMAKE_C_FLAGS": "-ffile-prefix-map=<source>=.",
     }
     files = {entry["path"]: entry for entry in document["files"]}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,11 +12,13 @@ import pytest
 from llamabuild.build.cuda import driver_floor
 from llamabuild.build.devices import detect_arch, find_gpus
 from llamabuild.build.hostfacts import read_host_facts
+from llamabuild.build.model import BuildOptions
 from llamabuild.build.targets import resolve_target
-from llamabuild.core.errors import UsageError
+from llamabuild.core.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
     from llamabuild.build.host import RecordedHost
+    from llamabuild.core.context import Context
     from llamabuild.recipe.model import Recipe
     from llamabuild.source.lock import Lock
 
@@ -120,6 +125,32 @@ def test_atomics_that_are_enabled_give_no_note(dual_amd: RecordedHost, machines:
     assert not any("atomics" in note for note in facts.notes)
 
 
+def test_cards_in_a_host_with_much_memory_are_cards(dual_amd: RecordedHost, machines: Any) -> None:
+    sizes = {"mem_info_vram_total": 32 * GIB, "mem_info_gtt_total": 128 * GIB}
+    buses = ("0000:03:00.0", "0000:0b:00.0")
+    files = {f"{PCI}/{bus}/{name}": str(size) for bus in buses for name, size in sizes.items()}
+    facts = read_host_facts(machines.change(dual_amd, files=files))
+    assert [gpu.unified for gpu in facts.gpus] == [False, False]
+    assert "no PCIe atomics on 0000:03:00.0, 0000:0b:00.0" in "\n".join(facts.notes)
+    unnamed = {f"{KFD}/{node}/properties": "gfx_target_version 0" for node in (1, 2)}
+    facts = read_host_facts(machines.change(dual_amd, files={**files, **unnamed}))
+    assert "no PCIe atomics on 0000:03:00.0, 0000:0b:00.0" in "\n".join(facts.notes)
+
+
+@pytest.mark.parametrize(
+    ("version", "vram", "gtt", "unified"),
+    [(110501, 96, 16, True), (110501, 1, 62, True), (90402, 192, 500, False), (130000, 1, 62, True)],
+)
+def test_unified_memory_goes_by_arch_and_by_sizes_where_the_arch_does_not_tell(
+    version: int, vram: int, gtt: int, unified: bool, machines: Any
+) -> None:
+    sizes = {"mem_info_vram_total": str(vram * GIB), "mem_info_gtt_total": str(gtt * GIB)}
+    files = pci("0000:c1:00.0", "0x1002", "0x1586", **sizes)
+    files[f"{KFD}/1/properties"] = f"gfx_target_version {version}\nlocation_id {0xC1 << 8}\ndomain 0"
+    (gpu,) = read_host_facts(machines.plain(files=files)).gpus
+    assert gpu.unified is unified
+
+
 def test_cuda_with_an_integrated_amd(cuda_and_integrated_amd: RecordedHost) -> None:
     facts = read_host_facts(cuda_and_integrated_amd, toolkit="13.0.88")
     nvidia, amd = facts.gpus
@@ -152,7 +183,7 @@ def test_without_lspci_or_rights_the_facts_say_what_is_missing(dual_amd: Recorde
     host = machines.change(host, outputs={})
     bare = type(host)(**{**vars(host), "outputs": {"uname -m": "x86_64"}})
     facts = read_host_facts(bare)
-    assert facts.gpus[0].unified is None
+    assert facts.gpus[0].gtt_bytes is None
     assert facts.gpus[0].atomics == "unknown"
     assert facts.unread == (f"{denied}: no permission", "AtomicOpsCtl: lspci was not found (package pciutils)")
 
@@ -168,6 +199,39 @@ def test_where_the_topology_cannot_be_read_the_tools_are_asked(machines: Any) ->
     rocminfo = "  Name:          AMD Ryzen 9\n  Name:          gfx1100\n  Name:     amdgcn-amd-amdhsa--gfx1100\n"
     assert detect_arch("hip", machines.plain(outputs={"rocminfo": rocminfo})) == "gfx1100"
     assert detect_arch("hip", machines.plain(outputs={"amdgpu-arch": "gfx90a\ngfx90a"})) == "gfx90a"
+
+
+def test_a_broken_nvidia_driver_is_quoted(
+    cuda_and_integrated_amd: RecordedHost, recipe: Recipe, lock: Lock, context: Context, machines: Any
+) -> None:
+    answer = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95"
+    files = {"/sys/module/nvidia/version": "570.86.10"}
+    outputs = {line: text for line, text in cuda_and_integrated_amd.outputs.items() if line != SMI}
+    silent = replace(machines.change(cuda_and_integrated_amd, files=files), outputs=outputs)
+    broken = replace(silent, failures={SMI: answer})
+    quoted = "nvidia-smi says 'Failed to initialize NVML: Driver/library version mismatch'"
+    facts = read_host_facts(broken)
+    assert (facts.gpus[0].gpu.arch, facts.gpus[0].gpu.driver) == ("", "570.86.10")
+    assert f"arch and memory of 0000:01:00.0: {quoted}" in facts.unread
+    with pytest.raises(UsageError, match=re.escape(quoted)):
+        detect_arch("cuda", broken)
+    assert resolve_target(only(recipe, "cuda", "cpu"), lock, name=None, arch=None, host=broken, context=context)
+    assert quoted in "".join(said(context))
+    assert "arch and memory of 0000:01:00.0: nvidia-smi was not found" in read_host_facts(silent).unread
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["rocminfo", "/data/rocm/bin/rocminfo", "/opt/rocm/bin/rocminfo", "/opt/rocm/lib/llvm/bin/amdgpu-arch"],
+)
+def test_what_a_tool_names_is_the_card_that_the_bus_shows(program: str, machines: Any) -> None:
+    text = "  Name:          gfx1100\n" if program.endswith("rocminfo") else "gfx1100\n"
+    files = pci("0000:03:00.0", "0x1002", "0x744c", mem_info_vram_total=str(24 * GIB))
+    host = machines.plain(files=files, outputs={program: text}, env={"ROCM_PATH": "/data/rocm"})
+    (gpu,) = find_gpus(host)
+    assert (gpu.bus, gpu.name, gpu.arch, gpu.memory_bytes) == ("0000:03:00.0", "amd 0x744c", "gfx1100", 24 * GIB)
+    two = machines.change(host, outputs={program: text * 2})
+    assert [gpu.bus for gpu in find_gpus(two)] == ["0000:03:00.0", "", ""]
 
 
 @pytest.mark.parametrize(("version", "name"), [("90010", "gfx90a"), ("90402", "gfx942"), ("110501", "gfx1151")])
@@ -216,12 +280,77 @@ def test_auto_takes_a_gpu_target_only_when_its_toolchain_works(
     assert (chosen.name, chosen.arch) == ("cuda", "86")
 
 
-def test_auto_passes_over_a_target_for_another_arch(
-    cuda_and_integrated_amd: RecordedHost, recipe: Recipe, lock: Lock
+def only(recipe: Recipe, *names: str) -> Recipe:
+    return recipe.model_copy(update={"targets": {name: recipe.targets[name] for name in names}})
+
+
+def said(context: Context) -> list[str]:
+    return [line.strip() for line in context.console.stream.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+
+def test_auto_passes_over_a_target_for_another_arch_and_says_so(
+    cuda_and_integrated_amd: RecordedHost, recipe: Recipe, lock: Lock, context: Context
 ) -> None:
     ada = recipe.targets["cuda"].model_copy(update={"arch": "89"})
-    only = recipe.model_copy(update={"targets": {"cuda": ada, "cpu": recipe.targets["cpu"]}})
-    assert resolve_target(only, lock, name="auto", arch=None, host=cuda_and_integrated_amd).name == "cpu"
+    few = recipe.model_copy(update={"targets": {"cuda": ada, "cpu": recipe.targets["cpu"]}})
+    target = resolve_target(few, lock, name="auto", arch=None, host=cuda_and_integrated_amd, context=context)
+    assert target.name == "cpu"
+    assert said(context) == ["target cuda was passed over: it is for arch 89, and this host's NVIDIA GPU is 86"]
+
+
+def test_auto_says_what_a_gpu_target_lacks_and_is_quiet_without_a_gpu(
+    cuda_and_integrated_amd: RecordedHost, recipe: Recipe, lock: Lock, context: Context, machines: Any
+) -> None:
+    few = only(recipe, "cuda", "cpu")
+    assert resolve_target(few, lock, name="auto", arch=None, host=machines.plain(), context=context).name == "cpu"
+    assert said(context) == []
+    resolve_target(few, lock, name="auto", arch=None, host=cuda_and_integrated_amd, context=context)
+    (line,) = said(context)
+    assert line.startswith("target cuda was passed over: no CUDA compiler: nvcc was not found in PATH")
+
+
+def test_auto_looks_where_the_options_say(
+    cuda_and_integrated_amd: RecordedHost, recipe: Recipe, lock: Lock, context: Context, machines: Any
+) -> None:
+    nvcc = "/data/cuda/bin/nvcc"
+    trial = (
+        f"{nvcc} -gencode=arch=compute_86,code=[compute_86,sm_86] -L/data/cuda/lib64/stubs"
+        " {source} -o {out} -lcublas -lcuda"
+    )
+    host = machines.change(
+        cuda_and_integrated_amd,
+        programs={"nvcc of data": nvcc},
+        outputs={f"{nvcc} --version": "Cuda compilation tools, release 12.8, V12.8.93", trial: ""},
+    )
+    few, given = only(recipe, "cuda", "cpu"), BuildOptions(cuda_toolkit="/data/cuda")
+    assert resolve_target(few, lock, name="auto", arch=None, host=host, context=context).name == "cpu"
+    chosen = resolve_target(few, lock, name="auto", arch=None, host=host, options=given, context=context)
+    assert chosen.name == "cuda"
+
+
+def test_auto_refuses_to_replace_a_target_whose_toolkit_was_named(
+    cuda_and_integrated_amd: RecordedHost, recipe: Recipe, lock: Lock, context: Context, machines: Any
+) -> None:
+    given = BuildOptions(cuda_toolkit="/nowhere")
+    with pytest.raises(ToolError, match="Target cuda cannot be built") as caught:
+        resolve_target(
+            only(recipe, "cuda", "cpu"), lock, name=None, arch=None, host=cuda_and_integrated_amd, options=given
+        )
+    assert any("nvcc was not found in /nowhere" in line for line in caught.value.details)
+    with pytest.raises(UsageError, match="Target hip does not fit this host: it is for arch gfx1201"):
+        resolve_target(
+            only(recipe, "hip", "cpu"),
+            lock,
+            name=None,
+            arch=None,
+            host=cuda_and_integrated_amd,
+            options=BuildOptions(rocm=Path("/nowhere")),
+        )
+    # Without a GPU there is nothing to refuse; that the option does nothing is said.
+    plain = machines.plain()
+    target = resolve_target(recipe, lock, name=None, arch=None, host=plain, options=given, context=context)
+    assert target.name == "cpu"
+    assert said(context) == ["--cuda-toolkit is of no use to target cpu, which fits this host"]
 
 
 def test_arch_auto_takes_the_cards(cuda_and_integrated_amd: RecordedHost, recipe: Recipe, lock: Lock) -> None:

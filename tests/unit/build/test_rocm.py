@@ -93,7 +93,7 @@ def test_python_wheels(tmp_path: Path) -> None:
         "_rocm_sdk_libraries_gfx120X_all/lib/librocblas.so.5",
         "_rocm_sdk_libraries_gfx120X_all/lib/rocblas/library/TensileLibrary_lazy_gfx1201.dat",
     )
-    for given in (root, root / "_rocm_sdk_core"):
+    for given in (root, root / "_rocm_sdk_core", root / "_rocm_sdk_libraries_gfx120X_all/lib"):
         tree = find_rocm(given)
         assert tree.root == root
         assert tree.layout == "wheels"

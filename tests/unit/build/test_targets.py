@@ -9,6 +9,7 @@ import pytest
 
 from llamabuild.build.targets import cpu_baseline, make_target, resolve_target
 from llamabuild.core.errors import RecipeError, UsageError
+from llamabuild.recipe.decided import decided_by
 from llamabuild.recipe.model import Recipe, TargetSpec
 
 if TYPE_CHECKING:
@@ -89,6 +90,18 @@ def test_a_recipes_own_entries_win_and_are_remembered(lock: Lock) -> None:
     assert target.asked == ("GGML_OPENMP", "LLAMA_OPENSSL")
 
 
+def test_what_a_target_decides_is_not_open_to_a_recipes_own_entries(recipe: Recipe, lock: Lock) -> None:
+    given: set[str] = set()
+    for name, written in recipe.targets.items():
+        given |= {key for key, _ in make_target(name, written, lock, arch=written.arch or "", machine="x86_64").entries}
+    left = {name for name in given if decided_by(name) is None}
+    assert left == {
+        *("CMAKE_BUILD_TYPE", "CMAKE_EXPORT_COMPILE_COMMANDS", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_TESTS"),
+        *("LLAMA_BUILD_UI", "LLAMA_USE_PREBUILT_UI", "LLAMA_OPENSSL"),
+        *("GGML_AVX", "GGML_AVX2", "GGML_BMI2", "GGML_F16C", "GGML_FMA", "GGML_SSE42"),
+    }
+
+
 @pytest.mark.parametrize("arch", ["86", "86-real", "86-virtual", "120a", "120a-real", "90a"])
 def test_cuda_archs_are_kept_as_written(arch: str, recipe: Recipe, lock: Lock, machines: Any) -> None:
     target = resolve_target(recipe, lock, name="cuda", arch=arch, host=machines.plain())
@@ -114,7 +127,10 @@ def test_cuda_archs_are_kept_as_written(arch: str, recipe: Recipe, lock: Lock, m
         ("cpu", "86", "Leave it out"),
         ("vulkan", "86", "Leave it out"),
         ("cuda", "86,89", "single-arch = false"),
-        ("hip", "gfx1100;gfx1101", "single-arch = false"),
+        ("cuda", "86; 89", "single-arch = false"),
+        ("cuda", " 86", "86-real"),
+        ("hip", "gfx1100;gfx1101", "Make a target for each"),
+        ("hip", "gfx90a:xnack-", "Write gfx90a: code without a mode runs in each."),
     ],
 )
 def test_an_arch_that_cannot_be_is_refused_with_what_can(
@@ -134,6 +150,15 @@ def test_a_list_is_taken_where_the_target_says_so(recipe: Recipe, lock: Lock, ma
     assert dict(target.entries)["CMAKE_CUDA_ARCHITECTURES"] == "86;89"
     with pytest.raises(UsageError, match="twice"):
         resolve_target(other, lock, name="cuda", arch="86,86", host=machines.plain())
+    for arch in ("86;89", "86, 89", "86 89", "86,89,"):
+        with pytest.raises(UsageError) as caught:
+            resolve_target(other, lock, name="cuda", arch=arch, host=machines.plain())
+        assert caught.value.hint == "Write 86,89."
+    amd = recipe.model_copy(
+        update={"targets": {"hip": recipe.targets["hip"].model_copy(update={"single_arch": False})}}
+    )
+    with pytest.raises(UsageError, match="an AMD target takes exactly one arch"):
+        resolve_target(amd, lock, name="hip", arch="gfx1100,gfx1101", host=machines.plain())
 
 
 def test_a_gpu_target_without_an_arch_asks_for_one(recipe: Recipe, lock: Lock, machines: Any) -> None:

@@ -52,7 +52,7 @@ def test_no_compiler_gives_the_distributions_install_line(
         check(recipe, lock, "cpu", machines.plain(without=("cc", "c++")), context)
     assert caught.value.exit_code == 5
     assert "no C++ compiler: none of c++, g++, clang++ was found." in caught.value.details
-    assert caught.value.hint == "What is missing comes with: apt-get install gcc g++."
+    assert caught.value.hint == "To get what is missing: apt-get install gcc g++."
 
 
 def test_a_compiler_that_does_not_compile_is_no_compiler(
