@@ -58,7 +58,7 @@ def check_vulkan(target: Target, host: Host, options: BuildOptions, *, cxx: Path
         done = host.attempt([str(glslc.path), *flags], name="trial.comp", text=_SHADER)
         if not done.ok:
             message = f"glslc {glslc.version} does not know GL_KHR_cooperative_matrix: v0.5.0 needs 2023.8 or later"
-            problems.append(Problem("glslc", message, "glslc", first_errors(done.tail)))
+            problems.append(Problem("glslc", message, "glslc-newer", first_errors(done.tail)))
     if cxx is not None:
         include = given.get("Vulkan_INCLUDE_DIR") or entries.get("Vulkan_INCLUDE_DIR")
         library = given.get("Vulkan_LIBRARY") or entries.get("Vulkan_LIBRARY") or "-lvulkan"
@@ -98,7 +98,8 @@ def _explain(output: tuple[str, ...]) -> list[Problem]:
         return missing
     if "LayerSetting" in text or "CooperativeMatrix" in text:
         message = "the Vulkan headers are too old for v0.5.0: 1.3.272 or later is needed"
-        return [Problem("Vulkan headers", message, "vulkan-headers", evidence)]
+        return [Problem("Vulkan headers", message, "vulkan-headers-newer", evidence)]
     if "cannot find" in text or "undefined reference" in text:
         return [Problem("libvulkan", "libvulkan does not link", "vulkan-headers", evidence)]
-    return [Problem("Vulkan headers", "a line of Vulkan C++ does not compile", "vulkan-headers", evidence)]
+    # They are there, or the program's own #error would have said so.
+    return [Problem("Vulkan headers", "a line of Vulkan C++ does not compile", "vulkan-headers-newer", evidence)]

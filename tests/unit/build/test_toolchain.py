@@ -160,6 +160,27 @@ def test_vulkan_is_tried_with_a_shader_and_a_line_of_cxx(
     assert any(words in line for line in caught.value.details)
 
 
+def test_a_vulkan_that_is_too_old_is_not_told_to_be_installed_again(
+    recipe: Recipe, lock: Lock, machines: Any, context: Context
+) -> None:
+    host = machines.plain(
+        programs={"glslc": "/usr/bin/glslc"},
+        outputs={"glslc --version": "shaderc v2023.2"},
+        failures={GLSLC: "trial.comp:2: error: extension not supported", VULKAN_CXX: "error: no LayerSettingEXT"},
+    )
+    with pytest.raises(ToolError, match="glslc, Vulkan headers missing or not good enough") as caught:
+        check(recipe, lock, "vulkan", host, context)
+    hint = caught.value.hint or ""
+    assert "apt-get" not in hint
+    assert hint.count("--vulkan-sdk at LunarG's Vulkan SDK") == 1
+
+
+def test_a_host_without_rocm_is_told_all_packages_at_once(machines: Any) -> None:
+    line = "apt-get install hipcc libamdhip64-dev librocblas-dev libhipblas-dev"
+    assert install_line(["hip"], machines.plain()) == line
+    assert install_line(["hip", "rocblas"], machines.plain()) == line
+
+
 def test_an_sdk_folder_gives_its_places_to_cmake(recipe: Recipe, lock: Lock, machines: Any, context: Context) -> None:
     sdk = "/opt/vulkan/x86_64"
     shader = GLSLC.replace("/usr/bin/glslc", f"{sdk}/bin/glslc")
