@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -280,7 +283,7 @@ def test_jobs_follow_cores_and_memory(
 
 def test_a_trial_that_succeeded_is_not_repeated_until_its_tool_changes(tmp_path: Path) -> None:
     tool, runs = tmp_path / "tool", tmp_path / "runs"
-    tool.write_text(f"#!/bin/sh\necho run >> {runs}\n")
+    tool.write_text(f'#!/bin/sh\necho run >> {runs}\necho "out: $1" > "$4"\n')
     tool.chmod(0o755)
     host = Host(env={"PATH": "/usr/bin:/bin"}, records=tmp_path / "records")
     for _ in range(2):
@@ -290,3 +293,51 @@ def test_a_trial_that_succeeded_is_not_repeated_until_its_tool_changes(tmp_path:
     for _ in range(2):
         assert not host.attempt([str(tool), "{source}"], name="a.c", text="int a;").ok
     assert runs.read_text() == "run\n" * 3
+
+
+def test_a_tool_that_does_not_say_what_it_reads_is_asked_each_time(tmp_path: Path) -> None:
+    tool, runs = tmp_path / "tool", tmp_path / "runs"
+    tool.write_text(f'#!/bin/sh\n[ $# = 1 ] || {{ echo "unknown option $2"; exit 1; }}\necho run >> {runs}\n')
+    tool.chmod(0o755)
+    host = Host(env={"PATH": "/usr/bin:/bin"}, records=tmp_path / "records")
+    for _ in range(2):
+        assert host.attempt([str(tool), "{source}"], name="a.c", text="int a;").ok
+    assert runs.read_text() == "run\n" * 2
+
+
+@pytest.mark.parametrize("gone", ["a folder/used.h", "lib/libused.so"])
+def test_a_trial_is_repeated_once_a_header_or_library_is_gone(gone: str, tmp_path: Path) -> None:
+    for folder in ("a folder", "lib", "other"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "a folder/used.h").write_text("int used(void);\n")
+    library = tmp_path / "lib/libused.so"
+    subprocess.run(["cc", "-shared", "-x", "c", "-", "-o", library], input=b"int used(void) { return 0; }", check=True)
+    host = Host(env={"PATH": os.environ["PATH"]}, records=tmp_path / "records")
+    argv = ["cc", f"-I{tmp_path}/a folder", "{source}", "-o", "{out}", f"-L{tmp_path}/lib", "-lused"]
+
+    def tried() -> bool:
+        return host.attempt(argv, name="a.c", text="#include <used.h>\nint main(void) { return used(); }\n").ok
+
+    assert tried()
+    (record,) = (tmp_path / "records").iterdir()
+    read = {path for path, *_ in json.loads(record.read_text())["read"]}
+    assert {str(tmp_path / "a folder/used.h"), str(library)} <= read
+    written = record.stat().st_mtime_ns
+    assert tried()
+    assert record.stat().st_mtime_ns == written
+    (tmp_path / gone).unlink()
+    assert not tried()
+
+
+def test_a_host_compiler_that_changed_is_tried_again(tmp_path: Path) -> None:
+    tool, other, runs = tmp_path / "nvcc", tmp_path / "g++-13", tmp_path / "runs"
+    tool.write_text(f'#!/bin/sh\necho run >> {runs}\necho "out: in" > "$6"\n')
+    other.write_text("#!/bin/sh\n")
+    for program in (tool, other):
+        program.chmod(0o755)
+    host = Host(env={"PATH": "/usr/bin:/bin"}, records=tmp_path / "records")
+    for text in ("#!/bin/sh\n", "#!/bin/sh\n", "#!/bin/sh\n# newer\n"):
+        if other.read_text() != text:
+            other.write_text(text)
+        assert host.attempt([str(tool), "-ccbin", str(other), "{source}"], name="a.cu", text="").ok
+    assert runs.read_text() == "run\n" * 2
