@@ -76,6 +76,7 @@ _NEWER_VULKAN = (
 _ELSEWHERE = {
     "cuda": "take the toolkit from NVIDIA's wheels with --cuda-toolkit wheels:13.0, or install CUDA from NVIDIA",
     "cuda-12": "CUDA 13 compiles for 7.5 and later alone, so install CUDA 12 from NVIDIA",
+    "cuda-arch": "give an arch that the toolkit knows, with --arch",
     "cuda-newer": "take a newer toolkit, such as --cuda-toolkit wheels:13.0",
     "nccl": "install libnccl-dev from NVIDIA's repository, or set nccl = false in the recipe's target",
     "glslc-newer": _NEWER_VULKAN,

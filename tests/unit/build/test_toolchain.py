@@ -132,6 +132,58 @@ def test_a_compiler_newer_than_nvcc_takes_is_replaced_by_an_older_one_that_is_th
     assert all(words.endswith(";/s;/usr/bin/ccache") for words in launchers.values())
 
 
+def test_nvcc_itself_says_where_its_toolkit_is(recipe: Recipe, lock: Lock, machines: Any, context: Context) -> None:
+    # A wrapper script on PATH: two folders above it is no toolkit.
+    words = ["/usr/local/bin/nvcc", *gencode_flags("86"), "-L/opt/cuda-13.0/lib64/stubs"]
+    host = machines.plain(
+        programs={"nvcc": "/usr/local/bin/nvcc"},
+        outputs={
+            "nvcc --version": "Cuda compilation tools, release 13.0, V13.0.88",
+            "nvcc --dryrun none.cu": "#$ _HERE_=/opt/cuda-13.0/bin\n#$ TOP=/opt/cuda-13.0/bin/..\n#$ PATH=/bin",
+            f"{' '.join(words)} {{source}} -o {{out}} -lcublas -lcuda": "",
+        },
+    )
+    toolchain = check(recipe, lock, "cuda", host, context)
+    assert dict(toolchain.entries) == {
+        "CMAKE_CUDA_COMPILER": "/usr/local/bin/nvcc",
+        "CUDAToolkit_ROOT": "/opt/cuda-13.0",
+    }
+    assert toolchain.runtime_folders == (Path("/opt/cuda-13.0/lib64"),)
+
+
+def test_a_cudacxx_that_is_no_program_is_named(recipe: Recipe, lock: Lock, machines: Any, context: Context) -> None:
+    host = machines.plain(env={"CUDACXX": "/opt/cuda-9/bin/nvcc"}, programs={"nvcc": NVCC})
+    with pytest.raises(ToolError, match="nvcc") as caught:
+        check(recipe, lock, "cuda", host, context)
+    assert "no CUDA compiler: CUDACXX=/opt/cuda-9/bin/nvcc is not a program." in caught.value.details
+
+
+@pytest.mark.parametrize(
+    ("version", "arch", "advice"),
+    [
+        ("13.0.88", "61", "install CUDA 12 from NVIDIA"),
+        ("13.0.88", "68", "give an arch that the toolkit knows"),
+        ("13.0.88", "999", "give an arch that the toolkit knows"),
+        ("12.4.131", "120", "--cuda-toolkit wheels:13.0"),
+    ],
+)
+def test_an_arch_that_nvcc_does_not_know_is_told_with_those_that_it_does(
+    version: str, arch: str, advice: str, recipe: Recipe, lock: Lock, machines: Any, context: Context
+) -> None:
+    words = [NVCC, *gencode_flags(arch), "-L/opt/cuda/lib64/stubs"]
+    host = machines.plain(
+        programs={"nvcc": NVCC},
+        outputs={"nvcc --version": f"V{version}", "nvcc --list-gpu-arch": "compute_75\ncompute_86"},
+        failures={f"{' '.join(words)} {{source}} -o {{out}} -lcublas -lcuda": "Unsupported gpu architecture"},
+    )
+    target = resolve_target(recipe, lock, name="cuda", arch=arch, host=host)
+    with pytest.raises(ToolError) as caught:
+        preflight(target, host=host, context=context)
+    assert f"nvcc {version} cannot compile for arch {arch}; it can for 75, 86." in caught.value.details
+    assert advice in (caught.value.hint or "")
+    assert ("wheels:13.0" in (caught.value.hint or "")) == (arch == "120")
+
+
 @pytest.mark.parametrize(
     ("failures", "tool", "words"),
     [
