@@ -81,6 +81,7 @@ _ELSEWHERE = {
     "nccl": "install libnccl-dev from NVIDIA's repository, or set nccl = false in the recipe's target",
     "glslc-newer": _NEWER_VULKAN,
     "vulkan-headers-newer": _NEWER_VULKAN,
+    "vulkan-sdk": "point --vulkan-sdk at the folder with bin/glslc and include/vulkan (LunarG's has them in x86_64)",
     "rocblas-kernels": "point --rocm at a tree whose rocBLAS was built for this arch, such as AMD's or TheRock's",
     "rocm": "install ROCm from AMD, or point --rocm at a tree of it",
 }

@@ -45,10 +45,10 @@ def check_vulkan(target: Target, host: Host, options: BuildOptions, *, cxx: Path
 
     Places: what the recipe gives as CMake entries, else ``--vulkan-sdk`` or ``VULKAN_SDK``, else the system's.
     """
-    sdk = options.vulkan_sdk or (Path(host.env["VULKAN_SDK"]) if host.env.get("VULKAN_SDK") else None)
+    sdk, wrong = _sdk(host, options)
     given = dict(target.entries)
     entries = _entries(sdk, host) if sdk else {}
-    problems: list[Problem] = []
+    problems = [wrong] if wrong else []
     program = given.get("Vulkan_GLSLC_EXECUTABLE") or entries.get("Vulkan_GLSLC_EXECUTABLE") or "glslc"
     glslc = find_tool("glslc", program, host=host)
     if glslc is None:
@@ -68,6 +68,19 @@ def check_vulkan(target: Target, host: Host, options: BuildOptions, *, cxx: Path
         if not done.ok:
             problems += _explain(done.tail)
     return Checked(tools=(glslc,) if glslc else (), problems=tuple(problems), entries=tuple(entries.items()))
+
+
+def _sdk(host: Host, options: BuildOptions) -> tuple[Path | None, Problem | None]:
+    """The SDK's folder where one is named; what is wrong with the name rather than, silently, the system's Vulkan."""
+    named = str(options.vulkan_sdk or host.env.get("VULKAN_SDK", ""))
+    if not named:
+        return None, None
+    sdk = Path(named).absolute()
+    if host.which(str(sdk / "bin/glslc")) or host.names(str(sdk / "include/vulkan")):
+        return sdk, None
+    what = f"{'--vulkan-sdk ' if options.vulkan_sdk else 'VULKAN_SDK='}{named}"
+    message = f"{what} is no Vulkan SDK: neither bin/glslc nor include/vulkan is in it"
+    return None, Problem("Vulkan SDK", message, "vulkan-sdk")
 
 
 def _entries(sdk: Path, host: Host) -> dict[str, str]:

@@ -255,6 +255,21 @@ def test_an_sdk_folder_gives_its_places_to_cmake(recipe: Recipe, lock: Lock, mac
     }
 
 
+def test_an_sdk_folder_that_is_none_is_named_though_the_system_has_vulkan(
+    recipe: Recipe, lock: Lock, machines: Any, context: Context
+) -> None:
+    host = machines.plain(
+        programs={"glslc": "/usr/bin/glslc"},
+        outputs={"glslc --version": "shaderc v2025.2", GLSLC: "", VULKAN_CXX: ""},
+    )
+    with pytest.raises(ToolError, match="Vulkan SDK") as caught:
+        check(recipe, lock, "vulkan", host, context, vulkan_sdk=Path("/nowhere"))
+    assert caught.value.details[0].startswith("--vulkan-sdk /nowhere is no Vulkan SDK: neither bin/glslc nor")
+    with pytest.raises(ToolError) as caught:
+        check(recipe, lock, "vulkan", machines.change(host, env={"VULKAN_SDK": "/gone"}), context)
+    assert caught.value.details[0].startswith("VULKAN_SDK=/gone is no Vulkan SDK")
+
+
 def test_hip_is_tried_for_its_gfx_and_asks_for_what_is_missing(
     recipe: Recipe, lock: Lock, machines: Any, context: Context, tmp_path: Path
 ) -> None:
