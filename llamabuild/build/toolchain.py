@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from llamabuild.build.cuda import check_cuda
 from llamabuild.build.hip import check_hip
 from llamabuild.build.host import Host
-from llamabuild.build.launchers import check_options
+from llamabuild.build.launchers import check_options, warn_unreachable
 from llamabuild.build.model import BuildOptions, Tool, Toolchain
 from llamabuild.build.packages import install_line
 from llamabuild.build.probe import Checked, Problem, find_tool, first_errors
@@ -75,6 +75,7 @@ def preflight(
     """
     chosen = options or BuildOptions()
     check_options(chosen)
+    warn_unreachable(chosen, context.console)
     parts = _check(target, host, chosen, cuda=_wheel_toolkit(target, chosen, host, context))
     problems = [problem for part in parts for problem in part.problems]
     if problems:
