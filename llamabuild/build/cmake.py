@@ -65,7 +65,8 @@ def configure_and_build(
     its first error lines and the log; ToolError when CMake itself cannot be run.
     """
     with _configured(patched, source, target, toolchain, context) as ready:
-        count = jobs or toolchain.options.jobs or default_jobs(target, Host.of(context))
+        options = toolchain.options
+        count = jobs or options.jobs or default_jobs(target, Host.of(context), farm=options.farm)
         with context.console.step(f"build {ready.name}") as progress:
             _build(ready.driver, [model.name for model in ready.needed], count, NinjaReader(progress=progress))
         folder = ready.driver.build_dir

@@ -17,9 +17,11 @@ from llamabuild.core.errors import UsageError
 from llamabuild.core.files import atomic_write, key_of
 
 if TYPE_CHECKING:
+    from llamabuild.build.host import Host
     from llamabuild.build.model import BuildOptions, Target, Toolchain
     from llamabuild.core.console import Console
     from llamabuild.core.context import Context
+    from llamabuild.core.process import Completed
 
 
 _REMOTE = {"ccache": ("redis", "http"), "sccache": ("redis", "rediss", "http", "https", "s3")}
@@ -160,6 +162,35 @@ def warn_unreachable(options: BuildOptions, console: Console) -> None:
         console.warn(
             f"the remote cache at {address[0]}:{address[1]} does not answer ({reason}): "
             "what is compiled here will not be shared"
+        )
+
+
+def farm_machines(host: Host) -> tuple[str, ...]:
+    """The machines, as distcc lists them, that it hands on to; this one is left out."""
+    shown = _ask_distcc("--show-hosts", host)
+    lines = (line.strip() for line in shown.tail) if shown.ok else ()
+    # A port of its own on this machine may well be a tunnel to another one.
+    here = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(/.*)?|--.*|")
+    return tuple(line for line in lines if not here.fullmatch(line))
+
+
+def farm_slots(host: Host) -> int:
+    """How many files distcc compiles at once, all its machines together; 0 where it cannot tell."""
+    slots = _ask_distcc("-j", host).text.strip()
+    return int(slots) if slots.isdecimal() else 0
+
+
+def _ask_distcc(question: str, host: Host) -> Completed:
+    settings = [f"{name}={value}" for name, value in host.env.items() if name.startswith("DISTCC_")]
+    return host.run(["env", *settings, "distcc", question])
+
+
+def warn_idle_farm(options: BuildOptions, host: Host, console: Console) -> None:
+    """Say when distcc has nobody to hand on to: it then compiles everything here, without a word."""
+    if options.farm == "distcc" and not farm_machines(host):
+        console.warn(
+            "distcc knows no other machine, so that everything is compiled on this one: name some in DISTCC_HOSTS or "
+            "~/.distcc/hosts"
         )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from llamabuild.build.cuda import check_cuda
 from llamabuild.build.hip import check_hip
 from llamabuild.build.host import Host
-from llamabuild.build.launchers import check_options, warn_unreachable
+from llamabuild.build.launchers import check_options, warn_idle_farm, warn_unreachable
 from llamabuild.build.model import BuildOptions, Tool, Toolchain
 from llamabuild.build.packages import install_line
 from llamabuild.build.probe import Checked, Problem, find_tool, first_errors
@@ -83,6 +83,7 @@ def preflight(
     if recipe is None or not (context.home.src / recipe.name / folder_name(target)).exists():
         # What is built already may be checked and used on a full disk.
         _check_space(target, host, context)
+    warn_idle_farm(chosen, host, context.console)
     tools = tuple(tool for part in parts for tool in part.tools)
     paths = {tool.name: tool.path for tool in tools}
     return Toolchain(

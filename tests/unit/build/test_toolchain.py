@@ -348,6 +348,40 @@ def test_jobs_follow_cores_and_memory(
     assert default_jobs(resolve_target(recipe, lock, name=name, arch=None, host=host), host) == jobs
 
 
+@pytest.mark.parametrize(
+    ("name", "hosts", "slots", "jobs"),
+    [
+        ("cpu", "a/20 b/20", "40", 40),
+        ("vulkan", "a/20 b/20", "40", 40),
+        ("cpu", "a/4", "4", 8),
+        ("cpu", "localhost/40", "40", 8),
+        ("cuda", "a/20 b/20", "40", 8),
+    ],
+)
+def test_jobs_follow_the_farm_where_it_compiles_more(
+    name: str, hosts: str, slots: str, jobs: int, recipe: Recipe, lock: Lock, machines: Any
+) -> None:
+    asked = f"env DISTCC_HOSTS={hosts} distcc"
+    outputs = {f"{asked} -j": slots, f"{asked} --show-hosts": hosts.replace(" ", "\n")}
+    host = machines.plain(env={"DISTCC_HOSTS": hosts}, outputs=outputs)
+    target = resolve_target(recipe, lock, name=name, arch=None, host=host)
+    assert default_jobs(target, host, farm="distcc") == jobs
+    assert default_jobs(target, host) == 8
+
+
+@pytest.mark.parametrize(
+    ("hosts", "warned"),
+    [("localhost/2\n127.0.0.1", True), ("", True), ("localhost/2\n10.0.0.1/8,lzo", False), ("127.0.0.1:4000", False)],
+)
+def test_a_farm_of_this_machine_alone_is_told(
+    hosts: str, warned: bool, recipe: Recipe, lock: Lock, machines: Any, context: Context
+) -> None:
+    outputs = {"distcc --version": "distcc 3.4", "env distcc --show-hosts": hosts}
+    host = machines.plain(programs={"distcc": "/usr/bin/distcc"}, outputs=outputs)
+    check(recipe, lock, "cpu", host, context, farm="distcc")
+    assert ("distcc knows no other machine" in context.console.stream.getvalue()) == warned
+
+
 def test_a_trial_that_succeeded_is_not_repeated_until_its_tool_changes(tmp_path: Path) -> None:
     tool, runs = tmp_path / "tool", tmp_path / "runs"
     tool.write_text(f'#!/bin/sh\necho run >> {runs}\necho "out: $1" > "$4"\n')
