@@ -33,47 +33,6 @@ _LEFT_BEHIND = frozenset({"50", "52", "53", "60", "61", "62", "70", "72"})
 _NEW = frozenset({"88", "100", "103", "110", "120", "121"})
 """Archs of CUDA 13.0 that one or another toolkit before it lacks."""
 
-_FLOORS = (
-    ((13, 4), "616.00"),
-    ((13, 3), "610.43.02"),
-    ((13, 2), "595.45.04"),
-    ((13, 1), "590.44.01"),
-    ((13, 0), "580.65.06"),
-    ((12, 9), "575.51.03"),
-    ((12, 8), "570.26"),
-    ((12, 6), "560.28.03"),
-    ((12, 5), "555.42.02"),
-    ((12, 4), "550.54.14"),
-    ((12, 0), "525.60.13"),
-)
-"""The Linux driver that came with each toolkit (CUDA release notes, table 3): what its PTX needs."""
-_MAJOR_FLOORS = {12: "525.60.13", 13: "580.65.06"}
-"""What SASS of any toolkit of a major needs (CUDA release notes, minor version compatibility)."""
-_BLACKWELL_FLOOR = "570.00"
-
-
-def driver_floor(toolkit: str, archs: tuple[str, ...]) -> str:
-    """The oldest Linux driver that runs code of a toolkit (``13.0``) for archs as written; empty when unknown.
-
-    A plain or ``-real`` arch has SASS, which the driver of the toolkit's major runs; ``-virtual`` alone has PTX, which
-    needs a driver as new as the toolkit. Blackwell (100 and later) needs 570 whatever the toolkit.
-    """
-    numbers = re.findall(r"\d+", toolkit)[:2]
-    if len(numbers) < 2:
-        return ""
-    version = (int(numbers[0]), int(numbers[1]))
-    if any(arch.endswith("-virtual") for arch in archs):
-        floor = next((driver for at, driver in _FLOORS if version >= at and version[0] == at[0]), "")
-    else:
-        floor = _MAJOR_FLOORS.get(version[0], "")
-    blackwell = any(int(number[0]) >= 100 for arch in archs if (number := re.match(r"\d+", arch)))
-    return max(floor, _BLACKWELL_FLOOR, key=driver_key) if blackwell and floor else floor
-
-
-def driver_key(version: str) -> tuple[int, ...]:
-    """A driver's version as something that compares."""
-    return tuple(int(part) for part in re.findall(r"\d+", version))
-
 
 def gencode_flags(arch: str) -> list[str]:
     """Nvcc's flags for archs as CMake would pass them (``86``: SASS and PTX; ``-real``, ``-virtual``: one of them).

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from llamabuild.build.cuda import driver_floor, driver_key
 from llamabuild.build.devices import Gpu, find_gpus, readable
+from llamabuild.build.drivers import driver_floor, driver_key
 from llamabuild.build.host import NOT_FOUND
 
 if TYPE_CHECKING:

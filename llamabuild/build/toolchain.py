@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.build.cuda import check_cuda
+from llamabuild.build.drivers import note_old_driver
 from llamabuild.build.hip import check_hip
 from llamabuild.build.host import Host
 from llamabuild.build.launchers import check_options, warn_idle_farm, warn_unreachable
@@ -86,6 +87,8 @@ def preflight(
     warn_idle_farm(chosen, host, context.console)
     tools = tuple(tool for part in parts for tool in part.tools)
     paths = {tool.name: tool.path for tool in tools}
+    for nvcc in (tool for tool in tools if tool.name == "nvcc"):
+        note_old_driver(target, nvcc.version, host, context.console)
     return Toolchain(
         tools=tools,
         cc=paths["cc"],

@@ -151,6 +151,21 @@ def test_nvcc_itself_says_where_its_toolkit_is(recipe: Recipe, lock: Lock, machi
     assert toolchain.runtime_folders == (Path("/opt/cuda-13.0/lib64"),)
 
 
+@pytest.mark.parametrize(("driver", "noted"), [("570.86.10", True), ("580.65.06", False)])
+def test_a_driver_of_this_host_that_is_too_old_is_noted_and_does_not_stop_the_build(
+    driver: str, noted: bool, recipe: Recipe, lock: Lock, machines: Any, context: Context
+) -> None:
+    words = [NVCC, *gencode_flags("86"), "-L/opt/cuda/lib64/stubs"]
+    host = machines.plain(
+        programs={"nvcc": NVCC},
+        files={"/proc/driver/nvidia/version": f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {driver}  Sun May 12"},
+        outputs={"nvcc --version": "V13.0.88", f"{' '.join(words)} {{source}} -o {{out}} -lcublas -lcuda": ""},
+    )
+    assert check(recipe, lock, "cuda", host, context).tool("nvcc").version == "13.0.88"
+    said = context.console.stream.getvalue()
+    assert (f"NVIDIA driver {driver} is older than 580.65.06" in said) == noted
+
+
 def test_a_cudacxx_that_is_no_program_is_named(recipe: Recipe, lock: Lock, machines: Any, context: Context) -> None:
     host = machines.plain(env={"CUDACXX": "/opt/cuda-9/bin/nvcc"}, programs={"nvcc": NVCC})
     with pytest.raises(ToolError, match="nvcc") as caught:
