@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,11 +78,16 @@ def preflight(
     chosen = options or BuildOptions()
     check_options(chosen)
     warn_unreachable(chosen, context.console)
+    built = recipe is not None and (context.home.src / recipe.name / folder_name(target)).exists()
+    if (chosen.cuda_toolkit or "").startswith("wheels:"):
+        # Whatever else is missing is told before half a gigabyte is fetched.
+        rest = replace(target, backends=tuple(name for name in target.backends if name != "cuda"))
+        _refuse(_check(rest, host, chosen), target, host=host, recipe=recipe, options=chosen)
+        if not built:
+            _check_space(target, host, context)
     parts = _check(target, host, chosen, cuda=_wheel_toolkit(target, chosen, host, context))
-    problems = [problem for part in parts for problem in part.problems]
-    if problems:
-        raise _lacking(target, problems, host=host, recipe=recipe, options=chosen)
-    if recipe is None or not (context.home.src / recipe.name / folder_name(target)).exists():
+    _refuse(parts, target, host=host, recipe=recipe, options=chosen)
+    if not built:
         # What is built already may be checked and used on a full disk.
         _check_space(target, host, context)
     warn_idle_farm(chosen, host, context.console)
@@ -180,14 +186,17 @@ def _check_compilers(host: Host) -> Checked:
     return Checked(tools=tuple(tools), problems=tuple(problems))
 
 
-def _lacking(
-    target: Target, problems: list[Problem], *, host: Host, recipe: Recipe | None, options: BuildOptions
-) -> ToolError:
+def _refuse(
+    parts: tuple[Checked, ...], target: Target, *, host: Host, recipe: Recipe | None, options: BuildOptions
+) -> None:
+    problems = [problem for part in parts for problem in part.problems]
+    if not problems:
+        return
     names = ", ".join(dict.fromkeys(problem.tool for problem in problems))
     details = [line for problem in problems for line in (f"{problem.message}.", *problem.evidence)]
     install = install_line((problem.package for problem in problems), host)
     hints = [f"What is missing comes with: {install}." if install else "", _alternative(target, recipe, host, options)]
-    return ToolError(
+    raise ToolError(
         f"Target {target.name} cannot be built on this host: {names} missing or not good enough.",
         hint=" ".join(hint for hint in hints if hint) or None,
         details=tuple(details),

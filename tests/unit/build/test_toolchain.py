@@ -101,6 +101,25 @@ def test_a_named_target_without_its_toolchain_says_which_would_work(
     assert "Target cpu would work here: --target cpu." in hint
 
 
+@pytest.mark.parametrize(("name", "free", "words"), [("cuda-vulkan", 1 << 40, "glslc"), ("cuda", 1, "MiB free")])
+def test_what_else_is_missing_is_told_before_a_toolkit_is_fetched(
+    name: str,
+    free: int,
+    words: str,
+    recipe: Recipe,
+    lock: Lock,
+    machines: Any,
+    context: Context,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fetch(*_: object) -> None:
+        pytest.fail("the toolkit was fetched")
+
+    monkeypatch.setattr("llamabuild.build.cuda_wheels.assemble_toolkit", fetch)
+    with pytest.raises(ToolError, match=words):
+        check(recipe, lock, name, machines.plain(free=free), context, cuda_toolkit="wheels:13.0")
+
+
 def test_a_compiler_newer_than_nvcc_takes_is_replaced_by_an_older_one_that_is_there(
     recipe: Recipe, lock: Lock, machines: Any, context: Context
 ) -> None:
