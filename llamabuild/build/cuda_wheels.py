@@ -119,9 +119,7 @@ def _download(version: str, folder: Path, context: Context) -> None:
     details = tuple(line for line in done.tail if line.startswith("ERROR"))[:3]
     offered = _offered(done.text, version)
     if offered:
-        raise ToolError(
-            f"NVIDIA's wheels have no CUDA {version}.", hint=f"Take {listed(offered)}.", log=log, details=details[1:]
-        )
+        raise ToolError(f"NVIDIA's wheels have no CUDA {version}.", hint=f"Take {listed(offered)}.", log=log)
     raise ToolError(
         f"pip could not bring {wanted}.",
         hint="Check that the Python package index is in reach, or install CUDA and use --cuda-toolkit system.",
