@@ -159,10 +159,9 @@ def warn_unreachable(options: BuildOptions, console: Console) -> None:
         socket.create_connection(address, timeout=_CONNECT_SECONDS).close()
     except OSError as failure:
         reason = failure.strerror or str(failure)
-        console.warn(
-            f"the remote cache at {address[0]}:{address[1]} does not answer ({reason}): "
-            "what is compiled here will not be shared"
-        )
+        # sccache's server does not start without its storage, and every compile then fails.
+        then = "sccache will not start" if options.launcher == "sccache" else "what is compiled here will not be shared"
+        console.warn(f"the remote cache at {address[0]}:{address[1]} does not answer ({reason}): {then}")
 
 
 def farm_machines(host: Host) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ import pytest
 from llamabuild.build import launchers
 from llamabuild.build.launchers import check_options
 from llamabuild.build.model import BuildOptions
-from llamabuild.core.errors import UsageError
+from llamabuild.core.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -256,12 +256,14 @@ def test_a_remote_cache_that_does_not_answer_is_told_before_the_build(small: Any
         assert small.said == ""
     small.prepare(BuildOptions(remote_cache=f"redis://:secret@127.0.0.1:{port}"))
     assert f"warning: the remote cache at 127.0.0.1:{port} does not answer (Connection refused)" in small.said
+    assert "will not be shared" in small.said
     assert "secret" not in small.said
+    with contextlib.suppress(ToolError):  # where sccache is not installed
+        small.prepare(BuildOptions(launcher="sccache", remote_cache=f"http://127.0.0.1:{port}/x"))
+    assert "does not answer (Connection refused): sccache will not start" in small.said
 
 
 def test_a_launcher_that_is_not_there_is_told_with_its_package(small: Any) -> None:
-    from llamabuild.core.errors import ToolError
-
     with pytest.raises(ToolError, match="icecc") as caught:
         small.prepare(BuildOptions(farm="icecc"), env={"PATH": "/usr/bin-without"})
     assert "icecc was not found." in caught.value.details
