@@ -16,7 +16,7 @@ from llamabuild.build.host import Host
 from llamabuild.build.jobs import default_jobs
 from llamabuild.build.launchers import launcher_entries, launcher_env, needs_network, shader_entries
 from llamabuild.build.model import BuildTree, BuiltFile
-from llamabuild.build.network import downloads_found, namespace_prefix
+from llamabuild.build.network import downloads_asked, downloads_found, namespace_prefix
 from llamabuild.build.ninja import STATUS, NinjaReader, cmake_errors
 from llamabuild.build.options import refuse_unused
 from llamabuild.build.stale import stale_reason, stamp_of, write_stamp
@@ -65,7 +65,8 @@ def configure_and_build(
     its first error lines and the log; ToolError when CMake itself cannot be run.
     """
     with _configured(patched, source, target, toolchain, context) as ready:
-        count = jobs or toolchain.options.jobs or default_jobs(target, Host.of(context))
+        options = toolchain.options
+        count = jobs or options.jobs or default_jobs(target, Host.of(context), farm=options.farm)
         with context.console.step(f"build {ready.name}") as progress:
             _build(ready.driver, [model.name for model in ready.needed], count, NinjaReader(progress=progress))
         folder = ready.driver.build_dir
@@ -79,7 +80,7 @@ def configure_and_build(
         cache_entries=ready.entries,
         build_number=patched.lock.build_number,
         build_commit=dict(target.entries).get("LLAMA_BUILD_COMMIT", patched.lock.commit[:9]),
-        network="namespace" if ready.driver.prefix else "options checked",
+        network="namespace" if ready.driver.build_prefix else "options checked",
         log=ready.driver.log,
         checksums=toolchain.checksums,
         runtime_folders=toolchain.runtime_folders,
@@ -118,15 +119,19 @@ def _configured(
     waiting = f"waiting for another run that builds {folder}"
     with holding(lock_file, on_wait=waiting, say=context.console.note) as held:
         _prepare_folder(folder, stamp_of(source, target, toolchain), context)
-        prefix = () if needs_network(toolchain.options) else namespace_prefix(Host.of(context))
-        driver = _driver(source, folder, target, env=_environment(patched, source, toolchain, context), prefix=prefix)
+        driver = _driver(source, folder, target, env=_environment(patched, source, toolchain, context))
+        # CMake's own trials run the compiler without its launchers, so configuring needs nobody else.
+        driver.configure_prefix = namespace_prefix(Host.of(context))
+        driver.build_prefix = () if needs_network(toolchain.options) else driver.configure_prefix
         driver.log, driver.held = context.home.logs / f"build-{name}.log", (held,)
         driver.log.unlink(missing_ok=True)
         entries = cache_entries(target, toolchain, source, context)
+        if not driver.build_prefix:
+            _refuse_downloads(downloads_asked(dict(entries)), None)
         with context.console.step(f"configure {name}"):
             configuration = _configure(driver, target, entries, context)
-        if not prefix:
-            _refuse_downloads(folder, driver.log)
+        if not driver.build_prefix:
+            _refuse_downloads(downloads_found(folder), driver.log)
         needed = _needed_targets(configuration, target, folder, driver.log)
         yield _Configured(name=name, driver=driver, entries=entries, needed=tuple(needed))
 
@@ -136,29 +141,31 @@ class _Driver(CMaker):
     """scikit-build-core's CMaker, with its runs going to a log and, where there is one, into a network namespace."""
 
     log: Path = Path()
-    prefix: tuple[str, ...] = ()
+    configure_prefix: tuple[str, ...] = ()
+    build_prefix: tuple[str, ...] = ()
+    """Empty too where the compile step itself needs others."""
     held: tuple[int, ...] = ()
     """Descriptors that the tools keep open."""
 
     def run_configure(self, defines: dict[str, str]) -> Completed:
         """Configure; the whole output is kept."""
         arguments = self._compute_cmake_args(defines, None)
-        argv = [*self.prefix, str(self.cmake.cmake_path), *arguments, "-GNinja", "-Wno-dev"]
+        argv = [*self.configure_prefix, str(self.cmake.cmake_path), *arguments, "-GNinja", "-Wno-dev"]
         return run(argv, env=self.env, log=self.log, tail_lines=None, pass_fds=self.held)
 
     def run_build(self, targets: list[str], jobs: int, reader: NinjaReader) -> Completed:
         """Build the named targets."""
-        argv = [*self.prefix, str(self.cmake.cmake_path), "--build", str(self.build_dir), "-j", str(jobs), "--target"]
-        return run([*argv, *targets], env=self.env, log=self.log, on_line=reader.feed, pass_fds=self.held)
+        argv = [*self.build_prefix, str(self.cmake.cmake_path), "--build", str(self.build_dir), "-j", str(jobs)]
+        return run([*argv, "--target", *targets], env=self.env, log=self.log, on_line=reader.feed, pass_fds=self.held)
 
 
-def _driver(source: Path, folder: Path, target: Target, *, env: dict[str, str], prefix: tuple[str, ...]) -> _Driver:
+def _driver(source: Path, folder: Path, target: Target, *, env: dict[str, str]) -> _Driver:
     try:
         cmake = CMake.default_search(module=True, env=env)
     except CMakeNotFoundError as failure:
         raise ToolError(f"{failure}.", hint="python3 -m pip install cmake") from failure
     build_type = dict(target.entries).get("CMAKE_BUILD_TYPE", "Release")
-    driver = _Driver(cmake, source_dir=source, build_dir=folder, build_type=build_type, prefix=prefix)
+    driver = _Driver(cmake, source_dir=source, build_dir=folder, build_type=build_type)
     driver.env = env
     return driver
 
@@ -194,6 +201,8 @@ def cache_entries(target: Target, toolchain: Toolchain, source: Path, context: C
     entries = {
         "CMAKE_C_COMPILER": str(toolchain.cc),
         "CMAKE_CXX_COMPILER": str(toolchain.cxx),
+        # Where the kernel gives us no namespace, CMake's own way to fetch nothing has to do.
+        "FETCHCONTENT_FULLY_DISCONNECTED": "ON",
         **({"CMAKE_MAKE_PROGRAM": str(ninja.path)} if ninja else {}),
         **launcher_entries(target, toolchain, source=source),
         **dict(toolchain.entries),
@@ -233,8 +242,7 @@ def _configure(
     return model.configurations[0]
 
 
-def _refuse_downloads(folder: Path, log: Path) -> None:
-    found = downloads_found(folder)
+def _refuse_downloads(found: tuple[str, ...], log: Path | None) -> None:
     if found:
         raise BuildError(
             f"The build would download from the network: {', '.join(found)}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,46 +28,10 @@ _NCCL_TRIAL = "#include <nccl.h>\nint main() { int version; return ncclGetVersio
 _OLDER_COMPILERS = tuple(f"g++-{release}" for release in range(15, 8, -1))
 """Host compilers that are tried, newest first, when nvcc refuses the default one."""
 
-_FLOORS = (
-    ((13, 4), "616.00"),
-    ((13, 3), "610.43.02"),
-    ((13, 2), "595.45.04"),
-    ((13, 1), "590.44.01"),
-    ((13, 0), "580.65.06"),
-    ((12, 9), "575.51.03"),
-    ((12, 8), "570.26"),
-    ((12, 6), "560.28.03"),
-    ((12, 5), "555.42.02"),
-    ((12, 4), "550.54.14"),
-    ((12, 0), "525.60.13"),
-)
-"""The Linux driver that came with each toolkit (CUDA release notes, table 3): what its PTX needs."""
-_MAJOR_FLOORS = {12: "525.60.13", 13: "580.65.06"}
-"""What SASS of any toolkit of a major needs (CUDA release notes, minor version compatibility)."""
-_BLACKWELL_FLOOR = "570.00"
-
-
-def driver_floor(toolkit: str, archs: tuple[str, ...]) -> str:
-    """The oldest Linux driver that runs code of a toolkit (``13.0``) for archs as written; empty when unknown.
-
-    A plain or ``-real`` arch has SASS, which the driver of the toolkit's major runs; ``-virtual`` alone has PTX, which
-    needs a driver as new as the toolkit. Blackwell (100 and later) needs 570 whatever the toolkit.
-    """
-    numbers = re.findall(r"\d+", toolkit)[:2]
-    if len(numbers) < 2:
-        return ""
-    version = (int(numbers[0]), int(numbers[1]))
-    if any(arch.endswith("-virtual") for arch in archs):
-        floor = next((driver for at, driver in _FLOORS if version >= at and version[0] == at[0]), "")
-    else:
-        floor = _MAJOR_FLOORS.get(version[0], "")
-    blackwell = any(int(number[0]) >= 100 for arch in archs if (number := re.match(r"\d+", arch)))
-    return max(floor, _BLACKWELL_FLOOR, key=driver_key) if blackwell and floor else floor
-
-
-def driver_key(version: str) -> tuple[int, ...]:
-    """A driver's version as something that compares."""
-    return tuple(int(part) for part in re.findall(r"\d+", version))
+_LEFT_BEHIND = frozenset({"50", "52", "53", "60", "61", "62", "70", "72"})
+"""Archs that CUDA 12 compiles for and CUDA 13 does not (``nvcc --list-gpu-arch`` of both)."""
+_NEW = frozenset({"88", "100", "103", "110", "120", "121"})
+"""Archs of CUDA 13.0 that one or another toolkit before it lacks."""
 
 
 def gencode_flags(arch: str) -> list[str]:
@@ -88,9 +53,11 @@ def check_cuda(target: Target, host: Host, options: BuildOptions, *, root: Path 
     """Find and try the CUDA toolkit: the one at ``root`` (assembled, or named by a person), else an installed one."""
     nvcc = find_nvcc(host, options, root)
     if nvcc is None:
-        where = str(root or "PATH, /usr/local/cuda and /opt/cuda")
-        return Checked(problems=(Problem("nvcc", f"no CUDA compiler: nvcc was not found in {where}", package="cuda"),))
-    toolkit = Path(host.resolve(str(nvcc.path))).parent.parent
+        named = _named(host, options, root)
+        where = root or f"PATH, {' and '.join(_USUAL_PLACES)}"
+        what = f"CUDACXX={named} is not a program" if named else f"nvcc was not found in {where}"
+        return Checked(problems=(Problem("nvcc", f"no CUDA compiler: {what}", package="cuda"),))
+    toolkit = _toolkit_of(nvcc, host)
     entries = {"CMAKE_CUDA_COMPILER": str(nvcc.path), "CUDAToolkit_ROOT": str(toolkit)}
     argv = [str(nvcc.path), *gencode_flags(target.arch), f"-L{toolkit}/lib64/stubs"]
     libraries = ["{source}", "-o", "{out}", "-lcublas", "-lcuda"]
@@ -102,7 +69,7 @@ def check_cuda(target: Target, host: Host, options: BuildOptions, *, root: Path 
                 entries["CMAKE_CUDA_HOST_COMPILER"] = str(path)
                 done = again
                 break
-    problems = () if done.ok else (_explain(done, nvcc, target),)
+    problems = () if done.ok else (_explain(done, nvcc, target, host),)
     if target.nccl and not problems:
         flags = ["{source}", "-o", "{out}", "-lnccl"]
         tried = host.attempt([str(nvcc.path), *flags], name="trial.cpp", text=_NCCL_TRIAL)
@@ -120,11 +87,11 @@ def check_cuda(target: Target, host: Host, options: BuildOptions, *, root: Path 
 
 def find_nvcc(host: Host, options: BuildOptions, root: Path | None) -> Tool | None:
     """The CUDA compiler: of the toolkit at ``root``, of ``CUDACXX``, on ``PATH``, or at the usual places."""
-    given = host.env.get("CUDACXX", "").strip()
+    named = _named(host, options, root)
     if root is not None:
         places: tuple[str, ...] = (str(root / "bin/nvcc"),)
-    elif given and options.cuda_toolkit is None:
-        places = (given,)
+    elif named:
+        places = (named,)
     else:
         places = ("nvcc", *(f"{place}/bin/nvcc" for place in _USUAL_PLACES))
     tool = find_tool("nvcc", *places, host=host)
@@ -136,11 +103,24 @@ def find_nvcc(host: Host, options: BuildOptions, root: Path | None) -> Tool | No
     return type(tool)(name="nvcc", path=tool.path, version=found[1] if found else tool.version)
 
 
+def _named(host: Host, options: BuildOptions, root: Path | None) -> str:
+    """The value of ``CUDACXX`` where it counts: a toolkit that is chosen on the command line comes first."""
+    return host.env.get("CUDACXX", "").strip() if root is None and options.cuda_toolkit is None else ""
+
+
+def _toolkit_of(nvcc: Tool, host: Host) -> Path:
+    """The toolkit's folder as nvcc itself says it, which CMake asks too: what lies on PATH may be a wrapper script."""
+    told = re.search(r"^#\$ TOP=(/.+)$", host.run([str(nvcc.path), "--dryrun", "none.cu"]).text, re.MULTILINE)
+    if told:
+        return Path(os.path.normpath(host.resolve(told[1].strip())))
+    return Path(host.resolve(str(nvcc.path))).parent.parent
+
+
 def _refuses_host_compiler(done: Completed) -> bool:
     return "unsupported GNU version" in done.text or "unsupported clang version" in done.text
 
 
-def _explain(done: Completed, nvcc: Tool, target: Target) -> Problem:
+def _explain(done: Completed, nvcc: Tool, target: Target, host: Host) -> Problem:
     evidence = first_errors(done.tail)
     if _refuses_host_compiler(done):
         limit = re.search(r"later than (\d+)", done.text)
@@ -149,9 +129,16 @@ def _explain(done: Completed, nvcc: Tool, target: Target) -> Problem:
             return Problem("host compiler", message, "cxx", evidence)
         return Problem("host compiler", f"{message}: gcc {limit[1]} is its limit", f"g++-{limit[1]}", evidence)
     if "Unsupported gpu architecture" in done.text:
-        old = any(int(number) < 75 for number in re.findall(r"\d+", target.arch))
-        package = "cuda-12" if old and nvcc.version.startswith("13") else "cuda-newer"
-        return Problem("nvcc", f"nvcc {nvcc.version} cannot compile for arch {target.arch}", package, evidence)
+        known = re.findall(r"^compute_(\d+)", host.run([str(nvcc.path), "--list-gpu-arch"]).text, re.MULTILINE)
+        unknown = set(re.findall(r"\d+", target.arch)) - set(known)
+        before_13 = re.match(r"(?:\d|1[0-2])\.", nvcc.version) is not None
+        package = "cuda-arch"
+        if not before_13 and unknown & _LEFT_BEHIND:
+            package = "cuda-12"
+        elif before_13 and unknown & _NEW:
+            package = "cuda-newer"
+        only = f"; it can for {', '.join(known)}" if known else ""
+        return Problem("nvcc", f"nvcc {nvcc.version} cannot compile for arch {target.arch}{only}", package, evidence)
     if re.search(r"cublas_v2\.h|lcublas", done.text):
         return Problem("cuBLAS", f"the toolkit of {nvcc.path} has no cuBLAS", "cuda", evidence)
     if re.search(r"lcuda\b", done.text):

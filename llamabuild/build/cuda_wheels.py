@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llamabuild.build.archs import listed
 from llamabuild.core.errors import ToolError, UsageError
 from llamabuild.core.files import atomic_folder, locked, remove_tree, sha256_file, write_json
 from llamabuild.core.process import run
@@ -43,17 +44,19 @@ class WheelToolkit:
 
 
 def assemble_toolkit(version: str, cc: Path, context: Context) -> WheelToolkit:
-    """The toolkit of ``version`` (``13.0``) below the home, fetched and assembled on first use.
+    """The toolkit of a version below the home, fetched and assembled on first use.
 
-    ``cc`` is the C compiler that makes the driver stub. Raises UsageError for a version that is none, ToolError for
-    one whose wheels hold no compiler, when pip cannot bring the wheels, or when they are not cached and the run is
-    offline.
+    ``version`` is ``13.0`` (its newest release, when it is first asked for) or ``13.0.2`` (that one). ``cc`` is the C
+    compiler that makes the driver stub.
+
+    Raises UsageError for a version that is none, ToolError for one whose wheels hold no compiler, when pip cannot bring
+    the wheels, or when they are not cached and the run is offline.
     """
-    found = re.fullmatch(r"(\d+)\.(\d+)", version)
+    found = re.fullmatch(r"(\d+)\.(\d+)(\.\d+)?", version)
     if found is None:
         raise UsageError(
             f"--cuda-toolkit wheels:{version}: {version!r} is no CUDA version that comes as wheels.",
-            hint="Write major and minor, such as wheels:13.0.",
+            hint="Write major and minor, such as wheels:13.0, or a whole version, such as wheels:13.0.2.",
         )
     if int(found[1]) < _FIRST_MAJOR:
         raise ToolError(
@@ -92,21 +95,47 @@ def _kept(root: Path) -> WheelToolkit | None:
 
 
 def _fetch(version: str, context: Context) -> tuple[Path, ...]:
-    folder = context.home.downloads / f"cuda-wheels-{version}"
-    wanted = f"cuda-toolkit[{','.join(_PARTS)}]=={version}.*"
+    """The toolkit's wheels, in a folder that is there only when a download of all of them was finished."""
+    folder = context.home.downloads / f"cuda-toolkit-{version}"
+    if not folder.is_dir():
+        if context.offline:
+            raise ToolError(
+                f"The wheels of CUDA {version} are not in {folder}, and this run is offline.",
+                hint="Run once without --offline, or install CUDA and use --cuda-toolkit system.",
+            )
+        with atomic_folder(folder) as part:
+            _download(version, part, context)
+    return tuple(sorted(folder.glob("nvidia_*.whl")))
+
+
+def _download(version: str, folder: Path, context: Context) -> None:
+    whole = version.count(".") > 1
+    wanted = f"cuda-toolkit[{','.join(_PARTS)}]=={version}{'' if whole else '.*'}"
     argv = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--dest", str(folder), wanted]
-    if context.offline:
-        argv[4:4] = ["--no-index", "--find-links", str(folder)]
-    done = run(argv, env=context.env, log=context.home.logs / f"cuda-wheels-{version}.log")
-    wheels = tuple(sorted(folder.glob("nvidia_*.whl"))) if done.ok else ()
-    if not wheels:
-        raise ToolError(
-            f"pip could not bring {wanted}{' offline' if context.offline else ''}.",
-            hint="Check that the Python package index is in reach, or install CUDA and use --cuda-toolkit system.",
-            log=context.home.logs / f"cuda-wheels-{version}.log",
-            details=tuple(line for line in done.tail if line.startswith("ERROR"))[:3],
-        )
-    return wheels
+    log = context.home.logs / f"cuda-wheels-{version}.log"
+    done = run(argv, env=context.env, log=log)
+    if done.ok and any(folder.glob("nvidia_*.whl")):
+        return
+    details = tuple(line for line in done.tail if line.startswith("ERROR"))[:3]
+    offered = _offered(done.text, version)
+    if offered:
+        raise ToolError(f"NVIDIA's wheels have no CUDA {version}.", hint=f"Take {listed(offered)}.", log=log)
+    raise ToolError(
+        f"pip could not bring {wanted}.",
+        hint="Check that the Python package index is in reach, or install CUDA and use --cuda-toolkit system.",
+        log=log,
+        details=details,
+    )
+
+
+def _offered(text: str, version: str) -> tuple[str, ...]:
+    """What can be asked for instead, by pip's list of what the index has: releases of that version, else versions."""
+    told = re.search(r"\(from versions: ([^)]*)\)", text)
+    # Previews (13.4.0rc1) are for those who know that they want one.
+    releases = [one.split(".") for one in (told[1].split(", ") if told else ()) if re.fullmatch(r"\d+(\.\d+)+", one)]
+    compilers = [parts for parts in releases if int(parts[0]) >= _FIRST_MAJOR]
+    same = [parts for parts in compilers if parts[:2] == version.split(".")[:2]]
+    return tuple(dict.fromkeys(f"wheels:{'.'.join(parts[: 3 if same else 2])}" for parts in same or compilers))
 
 
 def _unpack(wheel: Path, root: Path) -> None:

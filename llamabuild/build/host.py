@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -11,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.core.errors import ToolError
-from llamabuild.core.files import key_of, write_text
+from llamabuild.core.files import key_of, write_json
 from llamabuild.core.process import Completed, run
 
 if TYPE_CHECKING:
@@ -86,27 +89,37 @@ class Host:
     def attempt(self, argv: Sequence[str], *, name: str, text: str) -> Completed:
         """Run a tool on a file ``name`` with ``text``; ``{source}`` and ``{out}`` stand for its and the result's path.
 
-        A success is remembered for as long as the tool and the host's compilers are the same files; a failure is tried
-        again each time.
+        A success is remembered for as long as the tool, the host's compilers, and the headers and libraries that the
+        tool says it read are the same files; a failure is tried again each time. A tool that cannot say what it reads
+        is tried again each time too.
         """
         record = self._record(argv, text)
-        if record is not None and record.exists():
+        if record is not None and _unchanged(record):
             return Completed(argv=tuple(argv), returncode=0, tail=())
         with tempfile.TemporaryDirectory(prefix="llamabuild-probe-") as folder:
             source = Path(folder) / name
             source.write_text(text, encoding="utf-8")
             places = {"{source}": str(source), "{out}": str(Path(folder) / "out")}
-            done = self.run([places.get(word, word) for word in argv])
-        if done.ok and record is not None:
-            write_text(record, " ".join(argv) + "\n")
+            words = [places.get(word, word) for word in argv]
+            lists = (Path(folder) / "compiled.d", Path(folder) / "linked.d")
+            compiled = ("-MD", "-MF", str(lists[0]))
+            linked = ("-Xlinker", f"--dependency-file={lists[1]}")
+            for more in ((*compiled, *linked), compiled, ()) if record is not None else ((),):
+                done = self.run([*words, *more])
+                # glslc links nothing, and GNU ld before 2.35 and gold know no such list.
+                if done.ok or not any(flag in done.text for flag in ("-MD", "-MF", "-Xlinker", "dependency-file")):
+                    break
+            if done.ok and record is not None:
+                _remember(record, argv, lists, own=Path(folder))
         return Completed(argv=tuple(argv), returncode=done.returncode, tail=done.tail, timed_out=done.timed_out)
 
     def _record(self, argv: Sequence[str], text: str) -> Path | None:
         if self.records is None:
             return None
         # nvcc and clang start the host's compiler too, so that it counts whoever is asked.
-        tools = [found for found in map(self.which, (argv[0], "cc", "c++")) if found is not None]
-        states = [(str(tool.resolve()), tool.stat().st_size, tool.stat().st_mtime_ns) for tool in tools]
+        names = [argv[0], "cc", "c++", *(after for word, after in itertools.pairwise(argv) if word == "-ccbin")]
+        tools = [found for found in map(self.which, names) if found is not None]
+        states = [(str(tool.resolve()), *_state(tool)) for tool in tools]
         return self.records / key_of([states, list(argv), text])
 
     def free_bytes(self, folder: Path) -> int:
@@ -118,6 +131,41 @@ class Host:
     def cores(self) -> int:
         """Processors that this process may use: the affinity mask's size."""
         return len(os.sched_getaffinity(0))
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """What changes with a file (or, when a name comes or goes, with a folder); zeros for what is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
+def _unchanged(record: Path) -> bool:
+    try:
+        read = json.loads(record.read_bytes())["read"]
+        return all(_state(Path(path)) == (size, changed) for path, size, changed in read)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _remember(record: Path, argv: Sequence[str], lists: Sequence[Path], *, own: Path) -> None:
+    """Write what a trial read: the files of the tool's own lists, and the folders that it was told to search."""
+    files = {Path(name).absolute() for file in lists if file.exists() for name in _prerequisites(file)}
+    if not files:
+        return
+    folders = {Path(word[2:]).absolute() for word in argv if word[:2] in {"-I", "-L"} and word[2:]}
+    # Of the trial's own: its source, and objects between compiler and linker, which are gone by now.
+    lasting = sorted(path for path in files | folders if path.exists() and not path.is_relative_to(own))
+    write_json(record, {"argv": list(argv), "read": [[str(path), *_state(path)] for path in lasting]})
+
+
+def _prerequisites(file: Path) -> set[str]:
+    """The files to the right of the colons in a makefile fragment, as compilers and linkers write it."""
+    text = file.read_text(encoding="utf-8", errors="replace").replace("\\\n", " ")
+    words = {word for line in text.splitlines() for word in re.findall(r"(?:\\.|\S)+", line.partition(": ")[2])}
+    return {re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in words}
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from llamabuild.build.archs import shares_memory
-from llamabuild.build.cuda import driver_floor, driver_key
 from llamabuild.build.devices import Gpu, find_gpus, nvidia_silence, readable
+from llamabuild.build.drivers import driver_floor, driver_key
 from llamabuild.build.host import NOT_FOUND
 
 if TYPE_CHECKING:

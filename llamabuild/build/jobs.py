@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from llamabuild.build.devices import readable
+from llamabuild.build.launchers import farm_machines, farm_slots
 
 if TYPE_CHECKING:
     from llamabuild.build.host import Host
@@ -16,8 +17,19 @@ _STEP_BYTES = {"cpu": 1024 * _MIB, "vulkan": 1536 * _MIB, "cuda": 2048 * _MIB, "
 """Memory of one compile step. llama.cpp's largest C++ files take just under 1 GiB, CUDA steps about 2 GiB."""
 
 
-def default_jobs(target: Target, host: Host) -> int:
-    """Ninja's ``-j`` for a target: what cores and memory allow, control groups included; at least 1."""
+def default_jobs(target: Target, host: Host, *, farm: str | None = None) -> int:
+    """Ninja's ``-j`` for a target: what cores and memory allow, control groups included; at least 1.
+
+    With distcc as ``farm``, what its hosts take, where that is more. Not for a target with CUDA or HIP: those steps are
+    compiled here, as many at once as there are jobs. icecc has no such question to ask.
+    """
+    local = _local_jobs(target, host)
+    if farm != "distcc" or {"cuda", "hip"} & set(target.backends) or not farm_machines(host):
+        return local
+    return max(local, farm_slots(host))
+
+
+def _local_jobs(target: Target, host: Host) -> int:
     step = max(_STEP_BYTES[backend] for backend in ("cpu", *target.backends))
     memory = _memory_bytes(host)
     by_memory = memory // step if memory is not None else host.cores()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import shlex
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from llamabuild.build import shader_cache
 from llamabuild.build.archs import listed
@@ -14,12 +17,27 @@ from llamabuild.core.errors import UsageError
 from llamabuild.core.files import atomic_write, key_of
 
 if TYPE_CHECKING:
+    from llamabuild.build.host import Host
     from llamabuild.build.model import BuildOptions, Target, Toolchain
+    from llamabuild.core.console import Console
     from llamabuild.core.context import Context
+    from llamabuild.core.process import Completed
 
 
 _REMOTE = {"ccache": ("redis", "http"), "sccache": ("redis", "rediss", "http", "https", "s3")}
 """URL schemes of shared storage that each cache knows."""
+_EXAMPLES = {
+    "redis": "redis://HOST:6379",
+    "rediss": "rediss://HOST:6379",
+    "http": "http://HOST:8080/FOLDER",
+    "https": "https://HOST/FOLDER",
+    "s3": "s3://BUCKET/PREFIX?region=REGION&endpoint=HOST",
+}
+_S3_SETTINGS = ("region", "endpoint")
+"""What may follow the question mark; there is no standard for such URLs, so these are our own."""
+_PORTS = {"redis": 6379, "rediss": 6379, "http": 80, "https": 443}
+"""The usual ports, of the schemes whose host is in the URL."""
+_CONNECT_SECONDS = 3.0
 _SOCKET_PATH_MAX = 100
 """The kernel's limit is 108 bytes (unix(7)); beyond it sccache's usual port has to do."""
 _FARM_SETTINGS = ("DISTCC_", "ICECC_")
@@ -96,6 +114,83 @@ def check_options(options: BuildOptions) -> None:
         other = next((name for name, schemes in _REMOTE.items() if scheme in schemes), None)
         hint = f"--launcher {other} knows it." if other else f"Use {listed(f'{name}://' for name in known)}."
         raise UsageError(f"{options.launcher} has no remote storage at {options.remote_cache}.", hint=hint)
+    if options.remote_cache:
+        _check_remote(options.remote_cache)
+
+
+def _check_remote(remote: str) -> None:
+    """Refuse a URL without its host or bucket, or with settings that nobody reads. Raises UsageError."""
+    parts, scheme = _split(remote), remote.partition("://")[0]
+    what = "bucket" if scheme == "s3" else "host"
+    shown = re.sub(r"//[^/@]*@", "//", remote)  # a password is nobody's in a CI log
+    if parts is None or not parts.hostname:
+        raise UsageError(f"--remote-cache {shown} is no URL with a {what}.", hint=f"Write it as {_EXAMPLES[scheme]}.")
+    if scheme != "s3":
+        return
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in _S3_SETTINGS:
+            near = difflib.get_close_matches(name, _S3_SETTINGS, n=1)
+            hint = f"Did you mean {near[0]}? " if near else ""
+            raise UsageError(
+                f"--remote-cache {shown}: an s3:// URL has no setting {name!r}.",
+                hint=f"{hint}It has {listed(_S3_SETTINGS)}.",
+            )
+        if not value:
+            raise UsageError(f"--remote-cache {shown}: {name} is empty.", hint=f"Write it as {_EXAMPLES[scheme]}.")
+
+
+def _split(remote: str) -> SplitResult | None:
+    """A URL's parts, ccache's own attributes behind a bar left out; None for a port or an address that is none."""
+    try:
+        parts = urlsplit(re.split(r"[|\s]", remote)[0])
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts
+
+
+def warn_unreachable(options: BuildOptions, console: Console) -> None:
+    """Say when nobody answers at a remote cache's address: ccache itself goes on without a word."""
+    parts = _split(options.remote_cache or "")
+    if parts is None or parts.scheme not in _PORTS or not parts.hostname:
+        return
+    address = (parts.hostname, parts.port or _PORTS[parts.scheme])
+    try:
+        socket.create_connection(address, timeout=_CONNECT_SECONDS).close()
+    except OSError as failure:
+        reason = failure.strerror or str(failure)
+        # sccache's server does not start without its storage, and every compile then fails.
+        then = "sccache will not start" if options.launcher == "sccache" else "what is compiled here will not be shared"
+        console.warn(f"the remote cache at {address[0]}:{address[1]} does not answer ({reason}): {then}")
+
+
+def farm_machines(host: Host) -> tuple[str, ...]:
+    """The machines, as distcc lists them, that it hands on to; this one is left out."""
+    shown = _ask_distcc("--show-hosts", host)
+    lines = (line.strip() for line in shown.tail) if shown.ok else ()
+    # A port of its own on this machine may well be a tunnel to another one.
+    here = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(/.*)?|--.*|")
+    return tuple(line for line in lines if not here.fullmatch(line))
+
+
+def farm_slots(host: Host) -> int:
+    """How many files distcc compiles at once, all its machines together; 0 where it cannot tell."""
+    slots = _ask_distcc("-j", host).text.strip()
+    return int(slots) if slots.isdecimal() else 0
+
+
+def _ask_distcc(question: str, host: Host) -> Completed:
+    settings = [f"{name}={value}" for name, value in host.env.items() if name.startswith("DISTCC_")]
+    return host.run(["env", *settings, "distcc", question])
+
+
+def warn_idle_farm(options: BuildOptions, host: Host, console: Console) -> None:
+    """Say when distcc has nobody to hand on to: it then compiles everything here, without a word."""
+    if options.farm == "distcc" and not farm_machines(host):
+        console.warn(
+            "distcc knows no other machine, so that everything is compiled on this one: name some in DISTCC_HOSTS or "
+            "~/.distcc/hosts"
+        )
 
 
 def launcher_env(options: BuildOptions, *, source: Path, context: Context) -> dict[str, str]:
@@ -137,6 +232,6 @@ def _sccache_env(remote: str | None, context: Context) -> dict[str, str]:
         options = dict(parse_qsl(parts.query))
         env["SCCACHE_BUCKET"] = parts.netloc
         env |= {"SCCACHE_S3_KEY_PREFIX": parts.path.strip("/")} if parts.path.strip("/") else {}
-        env |= {f"SCCACHE_{name.upper()}": options[name] for name in ("region", "endpoint") if name in options}
+        env |= {f"SCCACHE_{name.upper()}": options[name] for name in _S3_SETTINGS if name in options}
         env |= {name: value for name, value in context.env.items() if name.startswith("AWS_")}
     return env

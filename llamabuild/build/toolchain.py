@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.build.cuda import check_cuda
+from llamabuild.build.drivers import note_old_driver
 from llamabuild.build.hip import check_hip
 from llamabuild.build.host import Host
-from llamabuild.build.launchers import check_options
+from llamabuild.build.launchers import check_options, warn_idle_farm, warn_unreachable
 from llamabuild.build.model import BuildOptions, Tool, Toolchain
 from llamabuild.build.packages import install_line
 from llamabuild.build.probe import Checked, Problem, find_tool, first_errors
@@ -85,15 +87,24 @@ def preflight(
     """
     chosen = options or BuildOptions()
     check_options(chosen)
+    warn_unreachable(chosen, context.console)
+    built = recipe is not None and (context.home.src / recipe.name / folder_name(target)).exists()
+    if (chosen.cuda_toolkit or "").startswith("wheels:"):
+        # Whatever else is missing is told before half a gigabyte is fetched.
+        rest = replace(target, backends=tuple(name for name in target.backends if name != "cuda"))
+        _refuse(_check(rest, host, chosen), target, host=host, recipe=recipe, options=chosen)
+        if not built:
+            _check_space(target, host, context)
     parts = _check(target, host, chosen, cuda=_wheel_toolkit(target, chosen, host, context))
-    problems = [problem for part in parts for problem in part.problems]
-    if problems:
-        raise lacking(target, problems, host=host, recipe=recipe, options=chosen)
-    if recipe is None or not (context.home.src / recipe.name / folder_name(target)).exists():
+    _refuse(parts, target, host=host, recipe=recipe, options=chosen)
+    if not built:
         # What is built already may be checked and used on a full disk.
         _check_space(target, host, context)
+    warn_idle_farm(chosen, host, context.console)
     tools = tuple(tool for part in parts for tool in part.tools)
     paths = {tool.name: tool.path for tool in tools}
+    for nvcc in (tool for tool in tools if tool.name == "nvcc"):
+        note_old_driver(target, nvcc.version, host, context.console)
     return Toolchain(
         tools=tools,
         cc=paths["cc"],
@@ -183,6 +194,14 @@ def _check_compilers(host: Host) -> Checked:
             message = f"{tool.path} {tool.version} does not compile and link a {standard[5:]} program"
             problems.append(Problem(name, message, package=name, evidence=first_errors(done.tail)))
     return Checked(tools=tuple(tools), problems=tuple(problems))
+
+
+def _refuse(
+    parts: tuple[Checked, ...], target: Target, *, host: Host, recipe: Recipe | None, options: BuildOptions
+) -> None:
+    problems = [problem for part in parts for problem in part.problems]
+    if problems:
+        raise lacking(target, problems, host=host, recipe=recipe, options=options)
 
 
 def lacking(

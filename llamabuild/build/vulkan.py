@@ -45,10 +45,10 @@ def check_vulkan(target: Target, host: Host, options: BuildOptions, *, cxx: Path
 
     Places: what the recipe gives as CMake entries, else ``--vulkan-sdk`` or ``VULKAN_SDK``, else the system's.
     """
-    sdk = options.vulkan_sdk or (Path(host.env["VULKAN_SDK"]) if host.env.get("VULKAN_SDK") else None)
+    sdk, wrong = _sdk(host, options)
     given = dict(target.entries)
     entries = _entries(sdk, host) if sdk else {}
-    problems: list[Problem] = []
+    problems = [wrong] if wrong else []
     program = given.get("Vulkan_GLSLC_EXECUTABLE") or entries.get("Vulkan_GLSLC_EXECUTABLE") or "glslc"
     glslc = find_tool("glslc", program, host=host)
     if glslc is None:
@@ -58,7 +58,7 @@ def check_vulkan(target: Target, host: Host, options: BuildOptions, *, cxx: Path
         done = host.attempt([str(glslc.path), *flags], name="trial.comp", text=_SHADER)
         if not done.ok:
             message = f"glslc {glslc.version} does not know GL_KHR_cooperative_matrix: v0.5.0 needs 2023.8 or later"
-            problems.append(Problem("glslc", message, "glslc", first_errors(done.tail)))
+            problems.append(Problem("glslc", message, "glslc-newer", first_errors(done.tail)))
     if cxx is not None:
         include = given.get("Vulkan_INCLUDE_DIR") or entries.get("Vulkan_INCLUDE_DIR")
         library = given.get("Vulkan_LIBRARY") or entries.get("Vulkan_LIBRARY") or "-lvulkan"
@@ -68,6 +68,19 @@ def check_vulkan(target: Target, host: Host, options: BuildOptions, *, cxx: Path
         if not done.ok:
             problems += _explain(done.tail)
     return Checked(tools=(glslc,) if glslc else (), problems=tuple(problems), entries=tuple(entries.items()))
+
+
+def _sdk(host: Host, options: BuildOptions) -> tuple[Path | None, Problem | None]:
+    """The SDK's folder where one is named; what is wrong with the name rather than, silently, the system's Vulkan."""
+    named = str(options.vulkan_sdk or host.env.get("VULKAN_SDK", ""))
+    if not named:
+        return None, None
+    sdk = Path(named).absolute()
+    if host.which(str(sdk / "bin/glslc")) or host.names(str(sdk / "include/vulkan")):
+        return sdk, None
+    what = f"{'--vulkan-sdk ' if options.vulkan_sdk else 'VULKAN_SDK='}{named}"
+    message = f"{what} is no Vulkan SDK: neither bin/glslc nor include/vulkan is in it"
+    return None, Problem("Vulkan SDK", message, "vulkan-sdk")
 
 
 def _entries(sdk: Path, host: Host) -> dict[str, str]:
@@ -98,7 +111,8 @@ def _explain(output: tuple[str, ...]) -> list[Problem]:
         return missing
     if "LayerSetting" in text or "CooperativeMatrix" in text:
         message = "the Vulkan headers are too old for v0.5.0: 1.3.272 or later is needed"
-        return [Problem("Vulkan headers", message, "vulkan-headers", evidence)]
+        return [Problem("Vulkan headers", message, "vulkan-headers-newer", evidence)]
     if "cannot find" in text or "undefined reference" in text:
         return [Problem("libvulkan", "libvulkan does not link", "vulkan-headers", evidence)]
-    return [Problem("Vulkan headers", "a line of Vulkan C++ does not compile", "vulkan-headers", evidence)]
+    # They are there, or the program's own #error would have said so.
+    return [Problem("Vulkan headers", "a line of Vulkan C++ does not compile", "vulkan-headers-newer", evidence)]

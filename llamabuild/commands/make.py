@@ -67,7 +67,11 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     """Options that say how to build, where that does not change what is built."""
     group = parser.add_argument_group("how to build")
     group.add_argument(
-        "--jobs", "-j", metavar="N", type=_count, help="compile N files at once (default: by cores and memory)"
+        "--jobs",
+        "-j",
+        metavar="N",
+        type=_count,
+        help="compile N files at once (default: by cores, memory and distcc's hosts)",
     )
     group.add_argument(
         "--cuda-toolkit",

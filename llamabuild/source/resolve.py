@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from llamabuild.core.errors import RecipeError, SourceError
+from llamabuild.core.errors import RecipeError, SourceError, ToolError
 from llamabuild.core.files import write_json
 from llamabuild.source.apply import upstream_by_number
 from llamabuild.source.commits import tree_of
@@ -103,9 +103,22 @@ def lock_path(name: str, context: Context) -> Path:
 
 
 def record_toolkit(name: str, files: Mapping[str, str], context: Context) -> None:
-    """Add to a recipe's written lock what a toolkit of its targets was assembled from: file names and SHA-256."""
+    """Write into a recipe's lock what a toolkit of its targets was assembled from: file names and SHA-256.
+
+    They take the place of what another version was assembled from. Raises ToolError when a file has another digest than
+    the lock has for its name: a registry, or somebody on the way, brought something else than before.
+    """
     document = _written(name, context)
-    write_json(lock_path(name, context), {**document, _TOOLKIT: {**document.get(_TOOLKIT, {}), **files}})
+    before = document.get(_TOOLKIT, {})
+    for file, digest in sorted(files.items()):
+        if before.get(file, digest) != digest:
+            raise ToolError(
+                f"{file} is not the file that recipe {name} was built with: its SHA-256 is {digest}, and "
+                f"{lock_path(name, context)} has {before[file]}.",
+                hint=f"Remove {context.home.root / 'toolkits'} to have it fetched again; where the new file is the "
+                "right one, remove it from the lock.",
+            )
+    write_json(lock_path(name, context), {**document, _TOOLKIT: dict(files)})
 
 
 def _written(name: str, context: Context) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import shutil
@@ -224,6 +225,42 @@ def test_without_a_namespace_a_tree_that_downloads_is_refused(small: Any, monkey
     append(source / "CMakeLists.txt", far)
     with pytest.raises(BuildError, match=r"would download.*download-far\.cmake"):
         small.build(source)
+
+
+def test_configuring_has_no_network_where_the_compile_step_needs_one(
+    small: Any, httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not namespace_prefix(Host.of(small.context)):
+        pytest.skip("this kernel lets no network namespace be made")
+    monkeypatch.setattr(driver, "needs_network", lambda options: True)
+    source = small.source()
+    append(source / "CMakeLists.txt", f"file(DOWNLOAD {httpserver.url_for('/file')} ${{CMAKE_BINARY_DIR}}/got)\n")
+    assert small.build(source).network == "options checked"
+    assert httpserver.log == []
+
+
+def test_without_a_namespace_an_option_that_downloads_is_refused_before_it_does(
+    small: Any, httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "namespace_prefix", lambda host: ())
+    source = small.source()
+    fetch = f"file(DOWNLOAD {httpserver.url_for('/ui')} ${{CMAKE_BINARY_DIR}}/ui)\n"
+    append(source / "CMakeLists.txt", f"option(LLAMA_BUILD_UI on ON)\nif(LLAMA_BUILD_UI)\n{fetch}endif()\n")
+    with pytest.raises(BuildError, match=r"would download from the network: LLAMA_BUILD_UI\."):
+        small.build(source, small.prepare(cmake={"LLAMA_BUILD_UI": "ON"}))
+    assert httpserver.log == []
+
+
+def test_without_a_namespace_cmakes_own_fetching_is_off(
+    small: Any, httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "namespace_prefix", lambda host: ())
+    source = small.source()
+    lists = f"include(FetchContent)\nFetchContent_Declare(far URL {httpserver.url_for('/far.tar.gz')})\n"
+    append(source / "CMakeLists.txt", f"{lists}FetchContent_MakeAvailable(far)\n")
+    with contextlib.suppress(BuildError):  # raised by CMake with its policy CMP0170
+        small.configure(source)
+    assert httpserver.log == []
 
 
 def test_a_full_disk_is_called_by_its_name(small: Any, tmp_path: Path) -> None:

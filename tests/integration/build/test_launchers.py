@@ -22,7 +22,7 @@ import pytest
 from llamabuild.build import launchers
 from llamabuild.build.launchers import check_options
 from llamabuild.build.model import BuildOptions
-from llamabuild.core.errors import UsageError
+from llamabuild.core.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -217,9 +217,53 @@ def test_what_does_not_go_together_is_refused(options: BuildOptions, words: str)
         check_options(options)
 
 
-def test_a_launcher_that_is_not_there_is_told_with_its_package(small: Any) -> None:
-    from llamabuild.core.errors import ToolError
+@pytest.mark.parametrize(
+    ("remote", "message", "hint"),
+    [
+        ("redis://", "is no URL with a host", "redis://HOST:6379"),
+        ("redis://h:port", "is no URL with a host", "redis://HOST:6379"),
+        ("http:///x", "is no URL with a host", "http://HOST"),
+        ("https://[::1/x", "is no URL with a host", "https://HOST"),
+        ("s3:///prefix", "is no URL with a bucket", "s3://BUCKET"),
+        ("s3://b/p?regoin=x", "no setting 'regoin'", "Did you mean region?"),
+        ("s3://b/p?region=", "region is empty", "region=REGION"),
+    ],
+)
+def test_a_remote_cache_that_names_no_place_is_refused(remote: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        check_options(BuildOptions(launcher="sccache", remote_cache=remote))
+    assert hint in (caught.value.hint or "")
 
+
+@pytest.mark.parametrize(
+    ("launcher", "remote"),
+    [
+        ("ccache", "redis://:password@h:6379/1"),
+        ("ccache", "http://h/x|layout=bazel"),
+        ("ccache", "redis://h|read-only=true"),
+        ("sccache", "https://[::1]:8080/x"),
+        ("sccache", "s3://b/p?region=x&endpoint=h:9000"),
+    ],
+)
+def test_a_remote_cache_as_its_launcher_takes_it(launcher: Any, remote: str) -> None:
+    check_options(BuildOptions(launcher=launcher, remote_cache=remote))
+
+
+def test_a_remote_cache_that_does_not_answer_is_told_before_the_build(small: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        small.prepare(BuildOptions(remote_cache=f"redis://:secret@127.0.0.1:{port}"))
+        assert small.said == ""
+    small.prepare(BuildOptions(remote_cache=f"redis://:secret@127.0.0.1:{port}"))
+    assert f"warning: the remote cache at 127.0.0.1:{port} does not answer (Connection refused)" in small.said
+    assert "will not be shared" in small.said
+    assert "secret" not in small.said
+    with contextlib.suppress(ToolError):  # where sccache is not installed
+        small.prepare(BuildOptions(launcher="sccache", remote_cache=f"http://127.0.0.1:{port}/x"))
+    assert "does not answer (Connection refused): sccache will not start" in small.said
+
+
+def test_a_launcher_that_is_not_there_is_told_with_its_package(small: Any) -> None:
     with pytest.raises(ToolError, match="icecc") as caught:
         small.prepare(BuildOptions(farm="icecc"), env={"PATH": "/usr/bin-without"})
     assert "icecc was not found." in caught.value.details

@@ -10,7 +10,7 @@ import pytest
 from makers import write_series
 from realgit import Git
 
-from llamabuild.core.errors import SourceError
+from llamabuild.core.errors import SourceError, ToolError
 from llamabuild.recipe.load import load_recipe
 from llamabuild.source.resolve import lock_path, record_toolkit, resolve
 
@@ -83,6 +83,12 @@ def test_what_a_toolkit_was_made_of_stays_in_the_written_lock(
     record_toolkit("r", wheels, context)
     resolve(load_recipe("r", context), context)
     assert json.loads(lock_path("r", context).read_text()) == {**before, "toolkit_files": wheels}
+    with pytest.raises(ToolError, match=r"nvidia_cublas-13\.0\.0.* is not the file that recipe r was built with"):
+        record_toolkit("r", dict.fromkeys(wheels, "cd" * 32), context)
+    # Another version's files take the place of these.
+    newer = {"nvidia_cublas-13.1.0-py3-none-linux_x86_64.whl": "cd" * 32}
+    record_toolkit("r", newer, context)
+    assert json.loads(lock_path("r", context).read_text()) == {**before, "toolkit_files": newer}
 
 
 def test_a_moved_branch_is_told_with_the_commits_in_between(server: GitServer, upstream: Git, context: Context) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from llamabuild.build.cuda import driver_floor
 from llamabuild.build.devices import detect_arch, find_gpus
+from llamabuild.build.drivers import driver_floor, host_driver
 from llamabuild.build.hostfacts import read_host_facts
 from llamabuild.build.model import BuildOptions
 from llamabuild.build.targets import resolve_target
@@ -246,16 +246,32 @@ def test_the_kernels_target_versions_are_named_as_compilers_name_them(version: s
         ("12.4.1", ("86-real",), "525.60.13"),
         ("12.4.1", ("86",), "525.60.13"),
         ("12.4.1", ("86-virtual",), "550.54.14"),
-        ("12.9.1", ("120a-real",), "570.00"),
+        ("12.9.1", ("120a-real",), "570"),
         ("12.8", ("86-real", "90-virtual"), "570.26"),
         ("13.0.88", ("120a",), "580.65.06"),
         ("13.2", ("86-virtual",), "595.45.04"),
+        # An older toolkit's floor would be too low for this one's PTX, so it is not known.
+        ("12.3", ("86-virtual",), ""),
+        ("13.9", ("86-virtual",), ""),
         ("11.8", ("86",), ""),
         ("", ("86",), ""),
     ],
 )
 def test_driver_floors(toolkit: str, archs: tuple[str, ...], floor: str) -> None:
     assert driver_floor(toolkit, archs) == floor
+
+
+@pytest.mark.parametrize(
+    ("text", "driver"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024", "535.183.01"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build", "580.65.06"),
+        (None, ""),
+    ],
+)
+def test_the_kernel_module_says_which_driver_is_loaded(text: str | None, driver: str, machines: Any) -> None:
+    files = {"/proc/driver/nvidia/version": text} if text else {}
+    assert host_driver(machines.plain(files=files)) == driver
 
 
 def test_auto_takes_a_gpu_target_only_when_its_toolchain_works(

@@ -100,6 +100,19 @@ def test_a_push_runs_the_readmes_commands():
         assert f"run: {command}\n" in text
 
 
+def test_every_command_of_the_readme_is_one_that_the_command_line_takes():
+    commands = re.findall(r"^llamabuild (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert {words.split()[0] for words in commands} == {"doctor", "make", "bundle"}
+    for words in commands:
+        try:
+            args = build_parser().parse_args(shlex.split(words))
+        except SystemExit:
+            pytest.fail(f"README.md: llamabuild {words}")
+        if words.startswith("make "):
+            recipe = (ROOT / "recipes" / f"{args.recipe}.toml").read_text()
+            assert f"[targets.{args.target}]\n" in recipe
+
+
 def test_builds_of_pull_requests_hold_no_secret_and_write_nothing():
     text = (ROOT / "ci/build.yml").read_text()
     assert "pull_request_target" not in text
