@@ -87,6 +87,12 @@ def absent_parts(info: Mapping[str, Any], present: Container[str]) -> dict[str, 
     return {part: tuple(names) for part, names in paths.items() if not any(name in present for name in names)}
 
 
+def runtime_left_to_host(info: Mapping[str, Any]) -> bool:
+    """Whether the bundle says that its vendor's runtime is to come from the host's own installation."""
+    runtime = info.get("runtime")
+    return isinstance(runtime, dict) and runtime.get("kind") == "system"
+
+
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from llamabuild.bundle.rules import Component
     from llamabuild.elf.closure import Closure
     from llamabuild.elf.device_code import DeviceCode
     from llamabuild.elf.policy import LibraryPolicy
@@ -158,6 +159,19 @@ class Subject:
         from llamabuild.verify.build_info import absent_parts
 
         return absent_parts(self.build_info or {}, {*self.files, *self.links})
+
+    def left_to_host(self, name: str) -> bool:
+        """Whether a library of this name is the vendor's that this bundle was made to take from the host."""
+        from llamabuild.bundle.rules import component_of
+        from llamabuild.verify.build_info import runtime_left_to_host
+
+        return runtime_left_to_host(self.build_info or {}) and component_of(name, self._components) is not None
+
+    @cached_property
+    def _components(self) -> tuple[Component, ...]:
+        from llamabuild.bundle.rules import load_components
+
+        return load_components()
 
     @cached_property
     def elves(self) -> tuple[File, ...]:

@@ -284,7 +284,7 @@ def _loads(subject: Subject, runs: Sequence[Started]) -> Iterator[Finding]:
         if any(file.name in loaded for file in files):
             continue
         apart = {path.rpartition("/")[2] for paths in subject.absent_parts.values() for path in paths}
-        drivers = {each for file in files for each in _drivers_absent(file)}
+        drivers = {each for file in files for each in _absent_from_host(subject, file)}
         drivers |= {each for file in files if file.elf for each in file.elf.needed if each in apart}
         if drivers:
             yield PLUGIN_UNTRIED.at(
@@ -297,7 +297,8 @@ def _loads(subject: Subject, runs: Sequence[Started]) -> Iterator[Finding]:
             yield PLUGIN_FAILS.at(files[0].path, f"No program loaded the {name} plugin {files[0].path}.", evidence=tail)
 
 
-def _drivers_absent(file: File) -> list[str]:
+def _absent_from_host(subject: Subject, file: File) -> list[str]:
+    """What the file needs of the host's driver, or of a runtime that is left to the host, and this host lacks."""
     from llamabuild.elf.closure import system_folders
     from llamabuild.elf.policy import LibraryPolicy
 
@@ -308,5 +309,6 @@ def _drivers_absent(file: File) -> list[str]:
     return [
         name
         for name in file.elf.needed
-        if policy.classify(name) == "driver" and not any((folder / name).exists() for folder in folders)
+        if (policy.classify(name) == "driver" or subject.left_to_host(name))
+        and not any((folder / name).exists() for folder in folders)
     ]

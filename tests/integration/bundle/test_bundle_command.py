@@ -1,0 +1,66 @@
+"""``bundle --build`` on a made-up ROCm tree, from end to end: planned, staged, verified, copied where it was asked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from llamabuild.cli import main
+
+from .rocm_trees import RocmLayout, make_tree
+from .test_rocm import ARCH, files, fill
+
+
+@pytest.fixture(scope="session")
+def hip_template(small_template, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("command")
+    tree = make_tree(folder / "rocm", "amd")
+    # Verification asks for the code too, not for the index alone.
+    for path in tree.hipblaslt("").glob("TensileLibrary_lazy_*"):
+        assert path.with_name(f"Kernels.so-000-{path.stem.rpartition('_')[2]}.hsaco").is_file()
+    fill(folder / "build", small_template, tree)
+    return folder
+
+
+@pytest.fixture
+def tree(hip_template, tmp_path) -> RocmLayout:
+    shutil.copytree(hip_template / "rocm", tmp_path / "rocm", symlinks=True)
+    return RocmLayout(tmp_path / "rocm", tmp_path / "rocm/lib", "rocblas/library")
+
+
+@pytest.fixture
+def bundle(hip_template, tree, tmp_path, monkeypatch, capsys):
+    """Run the command; returns its exit code, the bundle's folder, the report and what it said."""
+    monkeypatch.setenv("LLAMABUILD_HOME", str(tmp_path / "home"))
+
+    def run(*words: str | Path, arch: str = ARCH, to: Path = tmp_path / "made"):
+        given = ["bundle", "--build", hip_template / "build", "--rocm", tree.root, "--arch", arch, "--to", to, "--json"]
+        code = main([str(word) for word in (*given, *words)])
+        out, err = capsys.readouterr()
+        return code, to, json.loads(out)["verification"] if out else None, err
+
+    return run
+
+
+@pytest.mark.parametrize("runtime", ["bundled", "split", "system"])
+def test_each_runtime_is_verified(bundle, runtime):
+    code, root, report, err = bundle("--runtime", runtime)
+    assert code == 0, err
+    there = [name for name in files(root) if "rocblas" in name]
+    assert bool(there) is (runtime != "system")
+    left = {each["file"]: each for each in report["findings"] if each["name"] == "closure.host-library"}
+    assert bool(left) is (runtime == "system")
+    if left:
+        assert {each["severity"] for each in left.values()} == {"note"}
+        assert "runtime kind" in left["bin/libggml-hip.so"]["message"]
+
+
+def test_a_library_that_is_no_vendors_is_not_left_to_the_host(bundle, tmp_path):
+    """Who leaves ROCm to the host leaves that, and nothing else."""
+    code, root, _, _ = bundle("--runtime", "system")
+    assert code == 0
+    (root / "lib/libextra.so.2").unlink()
+    assert main(["verify", str(root), "--json"]) == 1
