@@ -29,6 +29,8 @@ from llamabuild.elf.read import ElfError, ElfFile, is_elf, read_elf
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from llamabuild.bundle.model import BundlePlan
+
 _ROCBLAS_OWN = re.compile(rb"\0/(rocblas/[^/\0]+/library)\0")
 _ROCBLAS_ORDER = ("../../Tensile/library", "library", "../rocblas/library", "../Tensile/library")
 _ROCBLAS_LAST = "rocblas/library"
@@ -141,6 +143,21 @@ def simulate_hipblaslt(root: Path, library: Path, arch: str) -> SearchResult:
         archs=available_archs(base / _HIPBLASLT_ORDER[0]),
         problems=tuple(problems),
     )
+
+
+def source_archs(plan: BundlePlan) -> dict[str, list[str]]:
+    """Archs that hipBLASLt has an index for in the tree it is taken from, by its component's name; sorted.
+
+    A bundle that lacks one of these was cut short; one that lacks another was made of a release that does not serve
+    it. Empty where the plan has no hipBLASLt, or its tree no files for it.
+    """
+    for entry in plan.entries:
+        if entry.source is None or not entry.source.name.startswith("libhipblaslt.so"):
+            continue
+        folders = [*entry.source.parent.glob("hipblaslt/library"), *entry.source.parent.glob("hipblaslt/*/library")]
+        if folders:
+            return {"hipblaslt": list(available_archs(folders[0]))}
+    return {}
 
 
 def _xnack(arch: str) -> str:

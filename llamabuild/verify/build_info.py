@@ -93,6 +93,14 @@ def runtime_left_to_host(info: Mapping[str, Any]) -> bool:
     return isinstance(runtime, dict) and runtime.get("kind") == "system"
 
 
+def source_archs(info: Mapping[str, Any], component: str) -> frozenset[str] | None:
+    """Archs that the component served in the tree that the bundle was made of; None where that was not recorded."""
+    runtime = info.get("runtime")
+    recorded = runtime.get("source_archs") if isinstance(runtime, dict) else None
+    archs = recorded.get(component) if isinstance(recorded, dict) else None
+    return frozenset(str(arch) for arch in archs) if isinstance(archs, list) else None
+
+
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 

@@ -8,6 +8,7 @@ from llamabuild.bundle.archs import arch_of, base_arch
 from llamabuild.bundle.tensile import simulate_hipblaslt, simulate_rocblas
 from llamabuild.core.errors import LlamabuildError
 from llamabuild.verify.archs import parse_archs
+from llamabuild.verify.build_info import source_archs
 from llamabuild.verify.kinds import Kind
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ HIPBLASLT = Kind(
 HIPBLASLT_NONE = Kind(
     "tensile.hipblaslt-not-for-arch",
     "note",
-    "hipBLASLt has no kernels for this arch anywhere (gfx1030 is one such), so rocBLAS does the work.",
+    "The hipBLASLt that was bundled has no kernels for this arch in its own tree either (gfx1030 is served by no "
+    "release), so rocBLAS does the work.",
     "Nothing; rocBLAS's own kernels have to be there.",
 )
 SHADOW = Kind(
@@ -116,7 +118,9 @@ _HIPBLASLT_ARCHS = frozenset(
         "gfx1201",
     }
 )
-"""Archs that some release of hipBLASLt (6.3 to 7.2, Debian's included) has an index for."""
+"""Archs that some release of hipBLASLt (6.3 to 7.2, Debian's included) has an index for.
+
+Only for bundles that do not say what their own hipBLASLt had: one built for fewer archs is as good."""
 
 
 def check(subject: Subject) -> Iterator[Finding]:
@@ -200,8 +204,7 @@ def _hipblaslt(subject: Subject, file: File, result: SearchResult) -> Iterator[F
             )
         return
     name = base_arch(result.arch)
-    own = file.device is not None and any(base_arch(arch) == name for arch, _ in file.device.gfx)
-    if own or name in _HIPBLASLT_ARCHS:
+    if _serves(subject, file, name):
         yield HIPBLASLT.at(
             file.path,
             f"hipBLASLt has no kernels for {result.arch} in {result.folder}.",
@@ -209,6 +212,15 @@ def _hipblaslt(subject: Subject, file: File, result: SearchResult) -> Iterator[F
         )
     else:
         yield HIPBLASLT_NONE.at(file.path, f"hipBLASLt serves no {result.arch}; rocBLAS does the work.")
+
+
+def _serves(subject: Subject, file: File, name: str) -> bool:
+    """Whether this hipBLASLt has kernels for the arch, by what its tree had; where nobody wrote that down, by rule."""
+    recorded = source_archs(subject.build_info or {}, "hipblaslt")
+    if recorded is not None:
+        return name in recorded
+    own = file.device is not None and any(base_arch(arch) == name for arch, _ in file.device.gfx)
+    return own or name in _HIPBLASLT_ARCHS
 
 
 def _code_objects(subject: Subject, result: SearchResult) -> bool:

@@ -64,3 +64,24 @@ def test_a_library_that_is_no_vendors_is_not_left_to_the_host(bundle, tmp_path):
     assert code == 0
     (root / "lib/libextra.so.2").unlink()
     assert main(["verify", str(root), "--json"]) == 1
+
+
+def test_hipblaslt_is_held_against_its_own_tree(bundle, tree, tmp_path):
+    """A hipBLASLt that was built without the arch is bundled with a note; one that lost its kernels is refused."""
+    for path in tree.hipblaslt("").glob(f"*{ARCH}*"):
+        path.unlink()
+    code, root, report, err = bundle()
+    assert code == 0, err
+    assert json.loads((root / "BUILD_INFO.json").read_text())["runtime"]["source_archs"] == {
+        "hipblaslt": ["gfx90a", "gfx1030"]
+    }
+    assert "tensile.hipblaslt-not-for-arch" in {each["name"] for each in report["findings"]}
+
+
+def test_hipblaslt_that_lost_its_kernels(bundle, capsys):
+    code, root, _, _ = bundle()
+    assert code == 0
+    (root / f"lib/hipblaslt/library/TensileLibrary_lazy_{ARCH}.dat").unlink()
+    assert main(["verify", str(root), "--json"]) == 1
+    found = {each["name"] for each in json.loads(capsys.readouterr().out)["findings"]}
+    assert "tensile.hipblaslt-missing" in found
