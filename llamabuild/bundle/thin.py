@@ -33,6 +33,12 @@ _HEAD = 1 << 16
 _MOST_ENTRIES = 4096
 _GENERIC = re.compile(r"^gfx(?P<family>\d+(?:-\d+)?)-generic$")
 
+_GENERIC_COVERS = {
+    "gfx9-generic": frozenset({"gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"}),
+    "gfx9-4-generic": frozenset({"gfx940", "gfx941", "gfx942", "gfx950"}),
+}
+"""Families whose names do not tell their members (LLVM, ``AMDGPUUsage.rst``, "Generic processors")."""
+
 
 @dataclass(frozen=True)
 class CodeObject:
@@ -107,15 +113,18 @@ def plan_thinning(path: Path, keep: Sequence[str]) -> ThinPlan:
 def serves(candidate: str, arch: str) -> bool:
     """Whether code for ``candidate`` could run on ``arch``: the same processor, or a generic one that may cover it.
 
-    What is no ``gfx`` name (SPIR-V) serves all. A generic name is taken by its family's first digits, so rather too
-    much is kept than too little.
+    What is no ``gfx`` name (SPIR-V) serves all. Features (``xnack``) are not looked at. A generic name that LLVM's
+    list did not have when this was written is taken by its family's first digits, so rather too much is kept than too
+    little.
     """
-    name = base_arch(candidate)
+    name, wanted = base_arch(candidate), base_arch(arch)
     if not name.startswith("gfx"):
         return True
+    if name in _GENERIC_COVERS:
+        return wanted == name or wanted in _GENERIC_COVERS[name]
     if generic := _GENERIC.match(name):
-        return base_arch(arch).startswith("gfx" + generic["family"].replace("-", ""))
-    return name == base_arch(arch)
+        return wanted.startswith("gfx" + generic["family"].replace("-", ""))
+    return name == wanted
 
 
 def apply_thinning(path: Path, plan: ThinPlan) -> None:
