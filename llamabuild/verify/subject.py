@@ -126,6 +126,8 @@ class Subject:
     build_info: Mapping[str, Any] | None
     build_info_error: str
     expected: Expected = field(default_factory=Expected)
+    in_place: bool = False
+    """Whether it lies where its user put it, so that the folders above it count; false for an archive's content."""
     _symbols: dict[str, Symbols] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod

@@ -61,6 +61,13 @@ MISDIRECTED = Kind(
     "Something else has 'rocblas.' in its path and is taken for rocBLAS, so the search starts in the wrong folder.",
     "Rename it.",
 )
+MISDIRECTED_HERE = Kind(
+    "tensile.misdirected-here",
+    "warning",
+    "A folder above the bundle has 'rocblas.' in its name. rocBLAS then takes every object of the bundle for itself "
+    "and searches from the folder of the one that was loaded last, which need not be lib/.",
+    "Move the bundle to a path without 'rocblas.' in it.",
+)
 COMPRESSED = Kind(
     "tensile.compressed",
     "note",
@@ -88,6 +95,7 @@ KINDS = (
     SHADOW,
     HASHED,
     MISDIRECTED,
+    MISDIRECTED_HERE,
     COMPRESSED,
     STALE,
     WRONG_ARCH,
@@ -128,6 +136,8 @@ def check(subject: Subject) -> Iterator[Finding]:
     libraries = [(file, _is_rocblas(file.name)) for file in subject.elves if _is_kernel_library(file.name)]
     if not libraries:
         return
+    if any(rocblas for _, rocblas in libraries):
+        yield from _folders_above(subject)
     archs = _archs(subject)
     if not archs:
         yield NOT_CHECKED.at(
@@ -172,6 +182,18 @@ def _archs(subject: Subject) -> tuple[str, ...]:
         for arch, _ in file.device.gfx
     )
     return tuple(sorted({base_arch(arch) for arch in embedded}))
+
+
+def _folders_above(subject: Subject) -> Iterator[Finding]:
+    """RocBLAS looks for its name in whole paths: the bundle's own folder counts, and in place all those above it."""
+    if "rocblas." in subject.name:
+        yield MISDIRECTED.at(
+            "",
+            f"The bundle's folder {subject.name} has 'rocblas.' in its name, and rocBLAS takes all in it for itself.",
+        )
+    for folder in subject.root.parents if subject.in_place else ():
+        if "rocblas." in folder.name:
+            yield MISDIRECTED_HERE.at("", f"The bundle lies below {folder}, whose name has 'rocblas.' in it.")
 
 
 def _problems(result: SearchResult) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import tarfile
+import tempfile
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -106,6 +107,35 @@ def test_a_hashed_rocblas_is_found(hip_bundle_gfx1100, copy_of):
     path.unlink()
     path.with_name("librocblas-ab12cd34.so.4").write_bytes(data)
     assert "tensile.hashed-name" in found(made.root, made)
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("my.rocblas.test/llama", "tensile.misdirected-here"),
+        ("deep/rocblas.d/down/llama", "tensile.misdirected-here"),
+        ("llama-rocblas.v2", "tensile.misdirected"),
+        ("rocblas/llama", None),
+    ],
+)
+def test_a_folder_named_like_rocblas_misdirects_it(place, told, hip_bundle_gfx1100, tmp_path):
+    """rocBLAS searches from the last loaded object whose path has ``rocblas.`` anywhere in it."""
+    made = hip_bundle_gfx1100
+    root = tmp_path / place
+    shutil.copytree(made.root, root, symlinks=True)
+    names = {name for name in found(root, made) if name.startswith("tensile.misdirected")}
+    assert names == ({told} if told else set())
+
+
+def test_where_an_archive_is_unpacked_to_be_verified_says_nothing_about_it(hip_bundle_gfx1100, tmp_path, monkeypatch):
+    made = hip_bundle_gfx1100
+    archive = tmp_path / "x.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(made.root, made.root.name)
+    scratch = tmp_path / "rocblas.scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    assert not [name for name in found(archive, made) if name.startswith("tensile.misdirected")]
 
 
 def compile_into(path: Path, source: str, *flags: str, compiler: str = "gcc") -> None:
