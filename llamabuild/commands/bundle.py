@@ -72,8 +72,9 @@ def _bundle(args: argparse.Namespace, context: Context) -> int:
     if args.build is not None:
         if args.to is None:
             raise UsageError("--build without --to: nowhere to put the bundle.", hint="Name a new folder with --to.")
-        from llamabuild.release.publish import publish_folder, require_verified
+        from llamabuild.release.publish import check_new_folder, publish_folder, require_verified
 
+        check_new_folder(args.to)
         with _foreign(args, context) as (staged, _):
             report = require_verified(staged.root, context=context, arch=args.arch)
             publish_folder(staged, args.to)

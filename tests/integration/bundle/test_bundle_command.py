@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -85,3 +87,41 @@ def test_hipblaslt_that_lost_its_kernels(bundle, capsys):
     assert main(["verify", str(root), "--json"]) == 1
     found = {each["name"] for each in json.loads(capsys.readouterr().out)["findings"]}
     assert "tensile.hipblaslt-missing" in found
+
+
+def test_the_copy_keeps_holes_and_hard_links(bundle, tree):
+    """Thinning makes holes; TheRock's trees hold the same library under two names."""
+    code, root, _, _ = bundle()
+    assert code == 0
+    thinned = (root / "bin/libggml-hip.so").stat()
+    assert thinned.st_blocks * 512 < thinned.st_size - 60_000
+    for path in (root, root / "bin"):
+        assert path.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("obstacle", ["folder", "file", "dangling link", "file above"])
+def test_where_it_cannot_go_is_told_before_the_work(bundle, tmp_path, obstacle, monkeypatch):
+    to = tmp_path / "there"
+    if obstacle == "folder":
+        to.mkdir()
+    elif obstacle == "dangling link":
+        to.symlink_to("nowhere")
+    else:
+        to.write_text("x")
+    if obstacle == "file above":
+        to /= "below"
+    monkeypatch.setattr("llamabuild.bundle.run.bundle_folder", lambda *_, **__: pytest.fail("work was begun"))
+    code, _, _, err = bundle(to=to)
+    assert code == 2
+    assert str(to) in err
+
+
+def test_a_full_disk_is_one_sentence(bundle, tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x")
+
+    monkeypatch.setattr("llamabuild.release.publish.copy_tree", full)
+    code, root, _, err = bundle()
+    assert code == 7
+    assert "The disk is full" in err
+    assert not list(tmp_path.glob(f"*{root.name}*"))
