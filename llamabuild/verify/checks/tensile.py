@@ -229,7 +229,7 @@ def _hipblaslt(subject: Subject, file: File, result: SearchResult) -> Iterator[F
     if _serves(subject, file, name):
         yield HIPBLASLT.at(
             file.path,
-            f"hipBLASLt has no kernels for {result.arch} in {result.folder}.",
+            f"hipBLASLt has no kernels for {result.arch} in {result.folder or 'any folder that it looks in'}.",
             evidence=f"archs there: {', '.join(result.archs) or 'none'}; looked in: {', '.join(result.tried)}",
         )
     else:
