@@ -20,11 +20,14 @@ _CHUNK = 1 << 27
 def copy_file(source: Path, destination: Path, *, share: bool = False, skip: Sequence[tuple[int, int]] = ()) -> None:
     """Copy a file's bytes to a new file with mode 0755 or 0644, as the source can be run or not.
 
-    Tried in this order: a reflink; with ``share`` a hard link, for a file that nobody will edit (its mode is then the
-    source's); the kernel's own copy, skipping holes. ``skip``: ranges (offset, size), ascending, that the caller is
-    going to zero and that are not worth copying. Raises OSError, ``EEXIST`` where the destination exists.
+    Tried in this order: a reflink; with ``share`` a hard link, for a file that nobody will edit, and whose mode is the
+    one that a copy would get; the kernel's own copy, skipping holes. ``skip``: ranges (offset, size), ascending, that
+    the caller is going to zero and that are not worth copying. Raises OSError, ``EEXIST`` where the destination exists.
     """
-    mode = 0o755 if source.stat().st_mode & 0o111 else 0o644
+    given = stat.S_IMODE(source.stat().st_mode)
+    mode = 0o755 if given & 0o111 else 0o644
+    # A link has one mode for all its names: a tree unpacked under umask 077 would lock other users out of the bundle.
+    share = share and given == mode
     with source.open("rb") as reader:
         descriptor = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
