@@ -28,6 +28,8 @@ class Entry:
     """Archs whose device code is kept; empty leaves all of it."""
     part: str = ""
     """Which archive of a split bundle it goes to; empty for the one with the programs."""
+    also: tuple[str, ...] = ()
+    """Other archives that hold it too: a licence is in each that has a library under it."""
 
 
 @dataclass(frozen=True)

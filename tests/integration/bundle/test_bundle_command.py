@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from llamabuild.bundle.pack import pack_bundle, split_members
+from llamabuild.bundle.run import bundle_folder
+from llamabuild.bundle.unpack import open_archive
 from llamabuild.cli import main
 
 from .rocm_trees import RocmLayout, make_tree
@@ -125,3 +128,39 @@ def test_a_full_disk_is_one_sentence(bundle, tmp_path, monkeypatch):
     assert code == 7
     assert "The disk is full" in err
     assert not list(tmp_path.glob(f"*{root.name}*"))
+
+
+def test_each_part_carries_the_licences_of_what_it_holds(small_template, tmp_path, context):
+    """A system library that only the vendor's need is in their archive; one that both have papers of is in both."""
+    tree = make_tree(tmp_path / "root/usr", "debian")
+    folder = tmp_path / "build"
+    fill(folder, small_template, tree)
+    # Debian's database says which package a file is of.
+    listing = tmp_path / "root/var/lib/dpkg/info"
+    listing.mkdir(parents=True)
+    owned = {
+        "libnuma1": "librocm_sysdeps_numa.so.1.0.1",
+        "librocblas4": "librocblas.so.4.0.1",
+        "libextra2": "libextra.so.2.1",
+    }
+    for package, name in owned.items():
+        (listing / f"{package}:amd64.list").write_text(f"/usr/lib/x86_64-linux-gnu/{name}\n")
+        paper = tmp_path / "root/usr/share/doc" / package / "copyright"
+        paper.parent.mkdir(parents=True)
+        paper.write_text(f"{package}: see /usr/share/common-licenses/GPL-3\n")
+    (tmp_path / "root/usr/share/common-licenses").mkdir()
+    (tmp_path / "root/usr/share/common-licenses/GPL-3").write_text("GPL\n")
+    staged, plan = bundle_folder(folder, tmp_path / "out", arch=ARCH, rocm=tree.root, context=context, name="x")
+    parts = split_members(plan)
+    papers = {part: {name for name in names if name.startswith("licenses/")} for part, names in parts.items()}
+    assert "lib/librocm_sysdeps_numa.so.1.0.1" in parts["rocm-runtime"]
+    assert {"licenses/libnuma1/copyright", "licenses/librocblas4/copyright", "licenses/common/GPL-3"} <= papers[
+        "rocm-runtime"
+    ]
+    assert papers["bin"] == {name for name in papers["bin"] if "llama.cpp" in name} | {
+        "licenses/libextra2/copyright",
+        "licenses/common/GPL-3",
+    }
+    made = pack_bundle(staged, plan, tmp_path / "dist", context=context, formats=("tar.zst",), split=True)
+    roots = {open_archive(artifact.path, tmp_path / "both") for artifact in made}
+    assert {files(root) == files(staged.root) for root in roots} == {True}
