@@ -91,7 +91,7 @@ def build_info(
         "toolkit_files": dict(build.checksums),
         "cmake_config": [{"name": name, "value": clean(value)} for name, value in build.cache_entries],
         "runtime": dict(runtime or {}),
-        "notes": list(plan.notes),
+        "notes": [*plan.notes, *staged.notes],
         "license": "MIT (llama.cpp); the licences of everything else are in licenses/",
         "files": _files(staged, plan),
     }

@@ -78,6 +78,8 @@ class StagedBundle:
     """Seconds since the epoch: the time of every file in an archive of it."""
     changes: tuple[FileChange, ...] = ()
     """Files that are not byte for byte what they were copied from, sorted."""
+    notes: tuple[str, ...] = ()
+    """What turned out when the files were made, one sentence each: a library that could not be thinned."""
 
 
 @dataclass(frozen=True)

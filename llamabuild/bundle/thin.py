@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from llamabuild.bundle.archs import arch_order, base_arch
 from llamabuild.bundle.copy import punch_hole
 from llamabuild.core.errors import BundleError
+from llamabuild.elf.device_code import read_device_code
 from llamabuild.elf.read import read_elf
 
 if TYPE_CHECKING:
@@ -96,9 +97,7 @@ def plan_thinning(path: Path, keep: Sequence[str]) -> ThinPlan:
     drop: list[CodeObject] = []
     held: list[CodeObject] = []
     for bundle in bundles:
-        wanted = [one for one in bundle.objects if any(serves(one.arch, arch) for arch in keep)]
-        named = [one for one in wanted if base_arch(one.arch) in {base_arch(arch) for arch in keep}]
-        kept = wanted if named or wanted else list(bundle.objects)
+        kept = [one for one in bundle.objects if any(serves(one.arch, arch) for arch in keep)] or list(bundle.objects)
         held += kept
         drop += [one for one in bundle.objects if one not in kept]
     ranges = _without(sorted((one.offset, one.size) for one in drop), sorted((one.offset, one.size) for one in held))
@@ -106,8 +105,26 @@ def plan_thinning(path: Path, keep: Sequence[str]) -> ThinPlan:
         ranges=ranges,
         kept=_archs(held),
         zeroed=_archs(drop),
-        whole="" if ranges else "all of its code is for the target",
+        whole="" if ranges else "each of its offload bundles is for the target alone, or for others alone",
     )
+
+
+def left_whole(path: Path, keep: Sequence[str]) -> str:
+    """What a user should know of a library that keeps code for other archs because it cannot be thinned.
+
+    Empty for one that is thinned, and for one that has no such code. Raises ElfError for a damaged file.
+    """
+    plan = plan_thinning(path, keep)
+    code = read_device_code(read_elf(path)) if plan.whole else None
+    if code is None:
+        return ""
+    others = sorted(
+        {base_arch(arch) for arch, _ in code.gfx if not any(serves(arch, one) for one in keep)}, key=arch_order
+    )
+    if not others and not code.problem:
+        return ""
+    what = f"the device code of {', '.join(others)}" if others else "all of its device code"
+    return f"{path.name} keeps {what}: {plan.whole}"
 
 
 def serves(candidate: str, arch: str) -> bool:

@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import shutil
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from llamabuild.bundle.run import bundle_folder
 from llamabuild.bundle.unpack import open_archive
 from llamabuild.cli import main
 
+from .hip import code, hip_library, offload_bundle
 from .rocm_trees import RocmLayout, make_tree
 from .test_rocm import ARCH, files, fill
 
@@ -164,3 +167,23 @@ def test_each_part_carries_the_licences_of_what_it_holds(small_template, tmp_pat
     made = pack_bundle(staged, plan, tmp_path / "dist", context=context, formats=("tar.zst",), split=True)
     roots = {open_archive(artifact.path, tmp_path / "both") for artifact in made}
     assert {files(root) == files(staged.root) for root in roots} == {True}
+
+
+def compressed(*archs: str) -> bytes:
+    """A bundle as ``--offload-compress`` makes it: version 2, zlib."""
+    inner = offload_bundle({arch: code(at) for at, arch in enumerate(archs)})
+    packed = zlib.compress(inner)
+    return b"CCOB" + struct.pack("<HHIIQ", 2, 0, 24 + len(packed), len(inner), 0) + packed
+
+
+@pytest.mark.parametrize(("archs", "told"), [((ARCH, "gfx1030"), True), ((ARCH,), False)])
+def test_a_library_that_cannot_be_thinned_is_told(hip_template, tree, tmp_path, context, archs, told):
+    build = tmp_path / "build"
+    shutil.copytree(hip_template / "build", build, symlinks=True)
+    needs = ("-Wl,--no-as-needed", str(tree.lib / "libhipblas.so.2"), f"-Wl,-rpath-link,{tree.lib}")
+    hip_library(build / "bin/libggml-hip.so", compressed(*archs), flags=needs)
+    staged, _ = bundle_folder(build, tmp_path / "out", arch=ARCH, rocm=tree.root, context=context)
+    note = "libggml-hip.so keeps the device code of gfx1030: its device code is compressed"
+    assert (note in json.loads((staged.root / "BUILD_INFO.json").read_text())["notes"]) is told
+    assert (note in context.console.stream.getvalue()) is told
+    assert ("device code is compressed" in (staged.root / "BUILD_INFO.txt").read_text()) is told
