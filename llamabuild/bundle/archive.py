@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import tarfile
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
@@ -14,7 +15,7 @@ from llamabuild.core.errors import BundleError
 from llamabuild.core.files import atomic_write, sha256_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from llamabuild.core.context import Context
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Format = Literal["tar.gz", "tar.zst"]
 FORMATS: tuple[Format, ...] = ("tar.gz", "tar.zst")
 SUMS = "SHA256SUMS"
+
+_SUM = re.compile(r"(?P<digest>[0-9a-f]{64}) [ *](?P<name>[^/\\\0]+)")
 
 _BLOCK = 1 << 20
 _BIG = 128 << 20
@@ -174,11 +177,30 @@ def _header(name: str, kind: bytes, *, date: int, executable: bool = False) -> t
     return info
 
 
-def write_sums(out: Path) -> Artifact:
-    """Write ``out/SHA256SUMS`` over every other file in ``out``, as ``sha256sum -c`` reads it."""
-    files = sorted(path for path in out.iterdir() if path.is_file() and path.name != SUMS and path.name[0] != ".")
-    text = "".join(f"{sha256_file(path)}  {path.name}\n" for path in files)
+def write_sums(out: Path, *, published: Collection[str] | None = None) -> Artifact:
+    """Write ``out/SHA256SUMS`` as ``sha256sum -c`` reads it, sorted by name.
+
+    ``published``: names of files that were just put into ``out``; with them stay those that an earlier run listed and
+    that are still there, under the digest it gave. What else lies in the folder (a model, say) is nobody's release.
+    None lists every file, for a folder that this program made itself. Raises OSError, of a full disk too.
+    """
+    if published is None:
+        names = [path.name for path in out.iterdir() if path.is_file() and path.name != SUMS and path.name[0] != "."]
+        digests: dict[str, str] = {}
+    else:
+        names = list(published)
+        digests = {name: digest for name, digest in _listed(out / SUMS) if (out / name).is_file()}
+    digests |= {name: sha256_file(out / name) for name in names}
+    text = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
     path = out / SUMS
     with atomic_write(path) as handle:
         handle.write(text.encode())
     return Artifact(path=path, sha256=sha256_file(path), size=path.stat().st_size)
+
+
+def _listed(sums: Path) -> Iterator[tuple[str, str]]:
+    if not sums.is_file():
+        return
+    for line in sums.read_text(encoding="utf-8", errors="replace").splitlines():
+        if found := _SUM.fullmatch(line):
+            yield found["name"], found["digest"]

@@ -126,7 +126,8 @@ def _publish_wheel(staged: StagedBundle, out: Path) -> tuple[Artifact, ...]:
     from llamabuild.release.wheel import wheel_of_bundle
 
     out.mkdir(parents=True, exist_ok=True)
-    return wheel_of_bundle(staged.root, out), write_sums(out)
+    wheel = wheel_of_bundle(staged.root, out)
+    return wheel, write_sums(out, published=[wheel.path.name])
 
 
 def _judge(args: argparse.Namespace, context: Context, path: Path) -> Report:

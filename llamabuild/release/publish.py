@@ -70,7 +70,7 @@ def publish(
             for name in ("BUILD_INFO.json", "BUILD_INFO.txt"):
                 shutil.copyfile(staged.root / name, part / name)
             published = [path.replace(out / path.name) for path in sorted(part.iterdir())]
-        paths = [*published, write_sums(out).path]
+        paths = [*published, write_sums(out, published=[path.name for path in published]).path]
         return tuple(
             Artifact(path=path.absolute(), sha256=sha256_file(path), size=path.stat().st_size) for path in paths
         )
