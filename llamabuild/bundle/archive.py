@@ -177,22 +177,22 @@ def _header(name: str, kind: bytes, *, date: int, executable: bool = False) -> t
     return info
 
 
-def write_sums(out: Path, *, published: Collection[str] | None = None) -> Artifact:
-    """Write ``out/SHA256SUMS`` as ``sha256sum -c`` reads it, sorted by name.
+def write_sums(folder: Path, *, published: Collection[str] | None = None, beside: Path | None = None) -> Artifact:
+    """Write ``SHA256SUMS`` into ``folder`` as ``sha256sum -c`` reads it, sorted by name.
 
-    ``published``: names of files that were just put into ``out``; with them stay those that an earlier run listed and
-    that are still there, under the digest it gave. What else lies in the folder (a model, say) is nobody's release.
-    None lists every file, for a folder that this program made itself. Raises OSError, of a full disk too.
+    ``published``: names of the files in ``folder`` that it is about; None is every one, for a folder that this program
+    made itself. ``beside``: the folder that they are published to (or were just now); what its own ``SHA256SUMS`` lists
+    and is still there stays listed, under the digest given there. What else lies in it (a model, say) is no part of a
+    release. Raises OSError, of a full disk too.
     """
     if published is None:
-        names = [path.name for path in out.iterdir() if path.is_file() and path.name != SUMS and path.name[0] != "."]
-        digests: dict[str, str] = {}
-    else:
-        names = list(published)
-        digests = {name: digest for name, digest in _listed(out / SUMS) if (out / name).is_file()}
-    digests |= {name: sha256_file(out / name) for name in names}
+        published = [
+            path.name for path in folder.iterdir() if path.is_file() and path.name != SUMS and path.name[0] != "."
+        ]
+    digests = {name: digest for name, digest in _listed(beside / SUMS) if (beside / name).is_file()} if beside else {}
+    digests |= {name: sha256_file(folder / name) for name in published}
     text = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
-    path = out / SUMS
+    path = folder / SUMS
     with atomic_write(path) as handle:
         handle.write(text.encode())
     return Artifact(path=path, sha256=sha256_file(path), size=path.stat().st_size)

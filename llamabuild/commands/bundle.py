@@ -127,7 +127,7 @@ def _publish_wheel(staged: StagedBundle, out: Path) -> tuple[Artifact, ...]:
 
     out.mkdir(parents=True, exist_ok=True)
     wheel = wheel_of_bundle(staged.root, out)
-    return wheel, write_sums(out, published=[wheel.path.name])
+    return wheel, write_sums(out, published=[wheel.path.name], beside=out)
 
 
 def _judge(args: argparse.Namespace, context: Context, path: Path) -> Report:

@@ -69,8 +69,10 @@ def publish(
             _judge_archives(archives, staged.name, judge, context)
             for name in ("BUILD_INFO.json", "BUILD_INFO.txt"):
                 shutil.copyfile(staged.root / name, part / name)
-            published = [path.replace(out / path.name) for path in sorted(part.iterdir())]
-        paths = [*published, write_sums(out, published=[path.name for path in published]).path]
+            # The sums are reckoned before anything is in its place and come last: who finds them finds all they list.
+            sums = write_sums(part, beside=out).path
+            made = [*sorted(path for path in part.iterdir() if path != sums), sums]
+            paths = [path.replace(out / path.name) for path in made]
         return tuple(
             Artifact(path=path.absolute(), sha256=sha256_file(path), size=path.stat().st_size) for path in paths
         )
