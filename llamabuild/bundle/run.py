@@ -14,7 +14,7 @@ from llamabuild.bundle.manifest import write_build_info
 from llamabuild.bundle.options import BundleOptions
 from llamabuild.bundle.plan import own_vendor, plan_bundle
 from llamabuild.bundle.stage import stage
-from llamabuild.bundle.tensile import SearchResult, simulate_hipblaslt, simulate_rocblas, source_archs
+from llamabuild.bundle.tensile import SearchResult, simulate_hipblaslt, simulate_rocblas
 from llamabuild.bundle.trees import cuda_vendor, rocm_vendor
 from llamabuild.core.errors import BundleError, UsageError
 
@@ -56,7 +56,6 @@ def bundle_build(
     runtime_info = {
         "kind": runtime,
         "device_files": facts,
-        "source_archs": source_archs(plan),
         "parts": sorted({entry.part for entry in plan.entries} - {""}),
     }
     write_build_info(staged, build=build, plan=plan, patched=patched, runtime=runtime_info)
