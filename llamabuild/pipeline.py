@@ -28,7 +28,7 @@ from llamabuild.core.files import key_of, locked, sha256_file
 from llamabuild.core.stages import StageStore
 from llamabuild.recipe.features import load_features
 from llamabuild.recipe.load import load_recipe
-from llamabuild.release.publish import publish, publish_folder, require_verified
+from llamabuild.release.publish import check_new_folder, publish, publish_folder, require_verified
 from llamabuild.source.apply import patched_source
 from llamabuild.source.lock import PatchedSource
 from llamabuild.source.resolve import record_toolkit, resolve
@@ -204,6 +204,8 @@ def build(request: Request, context: Context) -> BuildTree:
 
 def bundle(request: Request, context: Context, *, to: Path | None = None) -> tuple[StagedBundle, Report]:
     """The bundle stage and what it needs; ``to`` gets a copy of the verified folder under its name."""
+    if to is not None:
+        check_new_folder(to)
     job = open_job(request, context)
     _check_kernels(job)
     with _holding(job, context):

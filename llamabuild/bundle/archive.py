@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import tarfile
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
@@ -14,7 +15,7 @@ from llamabuild.core.errors import BundleError
 from llamabuild.core.files import atomic_write, sha256_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from llamabuild.core.context import Context
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Format = Literal["tar.gz", "tar.zst"]
 FORMATS: tuple[Format, ...] = ("tar.gz", "tar.zst")
 SUMS = "SHA256SUMS"
+
+_SUM = re.compile(r"(?P<digest>[0-9a-f]{64}) [ *](?P<name>[^/\\\0]+)")
 
 _BLOCK = 1 << 20
 _BIG = 128 << 20
@@ -174,11 +177,30 @@ def _header(name: str, kind: bytes, *, date: int, executable: bool = False) -> t
     return info
 
 
-def write_sums(out: Path) -> Artifact:
-    """Write ``out/SHA256SUMS`` over every other file in ``out``, as ``sha256sum -c`` reads it."""
-    files = sorted(path for path in out.iterdir() if path.is_file() and path.name != SUMS and path.name[0] != ".")
-    text = "".join(f"{sha256_file(path)}  {path.name}\n" for path in files)
-    path = out / SUMS
+def write_sums(folder: Path, *, published: Collection[str] | None = None, beside: Path | None = None) -> Artifact:
+    """Write ``SHA256SUMS`` into ``folder`` as ``sha256sum -c`` reads it, sorted by name.
+
+    ``published``: names of the files in ``folder`` that it is about; None is every one, for a folder that this program
+    made itself. ``beside``: the folder that they are published to (or were just now); what its own ``SHA256SUMS`` lists
+    and is still there stays listed, under the digest given there. What else lies in it (a model, say) is no part of a
+    release. Raises OSError, of a full disk too.
+    """
+    if published is None:
+        published = [
+            path.name for path in folder.iterdir() if path.is_file() and path.name != SUMS and path.name[0] != "."
+        ]
+    digests = {name: digest for name, digest in _listed(beside / SUMS) if (beside / name).is_file()} if beside else {}
+    digests |= {name: sha256_file(folder / name) for name in published}
+    text = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
+    path = folder / SUMS
     with atomic_write(path) as handle:
         handle.write(text.encode())
     return Artifact(path=path, sha256=sha256_file(path), size=path.stat().st_size)
+
+
+def _listed(sums: Path) -> Iterator[tuple[str, str]]:
+    if not sums.is_file():
+        return
+    for line in sums.read_text(encoding="utf-8", errors="replace").splitlines():
+        if found := _SUM.fullmatch(line):
+            yield found["name"], found["digest"]

@@ -6,11 +6,12 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 _FICLONE = 0x40049409
 _CHUNK = 1 << 27
@@ -19,11 +20,14 @@ _CHUNK = 1 << 27
 def copy_file(source: Path, destination: Path, *, share: bool = False, skip: Sequence[tuple[int, int]] = ()) -> None:
     """Copy a file's bytes to a new file with mode 0755 or 0644, as the source can be run or not.
 
-    Tried in this order: a reflink; with ``share`` a hard link, for a file that nobody will edit (its mode is then the
-    source's); the kernel's own copy, skipping holes. ``skip``: ranges (offset, size), ascending, that the caller is
-    going to zero and that are not worth copying. Raises OSError, ``EEXIST`` where the destination exists.
+    Tried in this order: a reflink; with ``share`` a hard link, for a file that nobody will edit, and whose mode is the
+    one that a copy would get; the kernel's own copy, skipping holes. ``skip``: ranges (offset, size), ascending, that
+    the caller is going to zero and that are not worth copying. Raises OSError, ``EEXIST`` where the destination exists.
     """
-    mode = 0o755 if source.stat().st_mode & 0o111 else 0o644
+    given = stat.S_IMODE(source.stat().st_mode)
+    mode = 0o755 if given & 0o111 else 0o644
+    # A link has one mode for all its names: a tree unpacked under umask 077 would lock other users out of the bundle.
+    share = share and given == mode
     with source.open("rb") as reader:
         descriptor = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
@@ -41,6 +45,32 @@ def copy_file(source: Path, destination: Path, *, share: bool = False, skip: Seq
             os.link(source, destination, follow_symlinks=True)
         except OSError:
             copy_file(source, destination)
+
+
+def copy_tree(source: Path, destination: Path) -> None:
+    """Copy a folder's content into a folder that exists: holes, hard links, links, modes and times as they are.
+
+    Raises OSError, which names the file, at the first that cannot be copied.
+    """
+    made: dict[tuple[int, int], Path] = {}
+    for name, _, _ in os.walk(source):
+        folder = Path(name)
+        target = destination / folder.relative_to(source)
+        target.mkdir(exist_ok=True)
+        target.chmod(stat.S_IMODE(folder.stat().st_mode))
+        for path in sorted(folder.iterdir()):
+            new = target / path.name
+            status = path.lstat()
+            if stat.S_ISLNK(status.st_mode):
+                new.symlink_to(path.readlink())
+            elif stat.S_ISREG(status.st_mode):
+                first = made.setdefault((status.st_dev, status.st_ino), new)
+                if first is not new:
+                    new.hardlink_to(first)
+                    continue
+                copy_file(path, new)
+                new.chmod(stat.S_IMODE(status.st_mode))
+                os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _reflinked(source: int, destination: int) -> bool:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from llamabuild import __version__
 from llamabuild.build.targets import cpu_baseline
+from llamabuild.bundle.drivers import UNKNOWN, driver_floors
+from llamabuild.bundle.tensile import source_archs
 from llamabuild.core.files import sha256_file, write_json, write_text
 
 if TYPE_CHECKING:
@@ -41,7 +43,8 @@ def write_build_info(
     """Write ``BUILD_INFO.json`` and ``BUILD_INFO.txt`` into the staged folder; returns the document.
 
     ``patched`` is None for a build that this tool did not make: nothing is then claimed about its source. ``runtime``:
-    what the vendor components have to say (versions, archs, driver floors), added under that key.
+    what the vendor components have to say (versions, archs), added under that key; the archs that its
+    hipBLASLt's tree had, and a CUDA bundle's driver floors, are read from the files and added there too.
     """
     document = build_info(staged, build=build, plan=plan, patched=patched, runtime=runtime)
     write_json(staged.root / JSON_NAME, document)
@@ -90,11 +93,24 @@ def build_info(
         "tools": {tool.name: tool.version for tool in sorted(build.tools, key=lambda tool: tool.name)},
         "toolkit_files": dict(build.checksums),
         "cmake_config": [{"name": name, "value": clean(value)} for name, value in build.cache_entries],
-        "runtime": dict(runtime or {}),
-        "notes": list(plan.notes),
+        "runtime": {**(runtime or {}), **_source_archs(plan), **_driver_floors(staged, build, plan)},
+        "notes": [*plan.notes, *staged.notes],
         "license": "MIT (llama.cpp); the licences of everything else are in licenses/",
         "files": _files(staged, plan),
     }
+
+
+def _source_archs(plan: BundlePlan) -> dict[str, Any]:
+    archs = source_archs(plan)
+    return {"source_archs": archs} if archs else {}
+
+
+def _driver_floors(staged: StagedBundle, build: BuildTree, plan: BundlePlan) -> dict[str, Any]:
+    if "cuda" not in build.target.backends:
+        return {}
+    own = (entry.destination for entry in plan.entries if entry.origin == "llama.cpp" and entry.edit)
+    toolkit = next((tool.version for tool in build.tools if tool.name == "nvcc"), "")
+    return {"driver_floor": driver_floors([staged.root / name for name in own], toolkit=toolkit)}
 
 
 def _source_keys(patched: PatchedSource | None) -> dict[str, Any]:
@@ -224,6 +240,10 @@ def render_text(document: Mapping[str, Any]) -> str:
     lines += [f"{key:<{width}}  {value}" for key, value in plain]
     if document.get("features"):
         lines += ["", "features: " + ", ".join(document["features"])]
+    if floors := document["runtime"].get("driver_floor"):
+        known = {arch: f"driver {floor} or newer" for arch, floor in floors.items() if floor != UNKNOWN}
+        lines += ["", "NVIDIA driver:"]
+        lines += [f"  {arch} needs {known.get(arch, 'a driver that is not known')}" for arch in floors]
     lines += ["", "patches:" if document["patches"] else "patches: none"]
     for patch in document["patches"]:
         note = f" ({patch['note']})" if patch["note"] else ""

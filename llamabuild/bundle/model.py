@@ -28,6 +28,8 @@ class Entry:
     """Archs whose device code is kept; empty leaves all of it."""
     part: str = ""
     """Which archive of a split bundle it goes to; empty for the one with the programs."""
+    also: tuple[str, ...] = ()
+    """Other archives that hold it too: a licence is in each that has a library under it."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class StagedBundle:
     """Seconds since the epoch: the time of every file in an archive of it."""
     changes: tuple[FileChange, ...] = ()
     """Files that are not byte for byte what they were copied from, sorted."""
+    notes: tuple[str, ...] = ()
+    """What turned out when the files were made, one sentence each: a library that could not be thinned."""
 
 
 @dataclass(frozen=True)

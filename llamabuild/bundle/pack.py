@@ -30,7 +30,8 @@ def pack_bundle(
 ) -> tuple[Artifact, ...]:
     """Write the archives into ``out``; with ``split`` one of each format for every part, ``bin`` first.
 
-    All parts have the same top folder: unpacked in one place they are the whole bundle. Raises BundleError, also when
+    All parts have the same top folder: unpacked in one place they are the whole bundle, and each alone carries the
+    licences of what it holds. Raises BundleError, also when
     an archive does not hold what was staged; it is removed then.
     """
     parts = split_members(plan) if split else {}
@@ -53,7 +54,8 @@ def split_members(plan: BundlePlan) -> dict[str, tuple[str, ...]]:
     """Destinations by part, ``bin`` first; a single part for a bundle without a vendor's runtime."""
     parts: dict[str, list[str]] = {"bin": []}
     for entry in plan.entries:
-        parts.setdefault(entry.part or "bin", []).append(entry.destination)
+        for part in (entry.part, *entry.also):
+            parts.setdefault(part or "bin", []).append(entry.destination)
     return {part: tuple(names) for part, names in parts.items()}
 
 

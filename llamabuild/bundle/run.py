@@ -159,7 +159,8 @@ def _judge(result: SearchResult, *, required: bool) -> str:
     if required and result.opened is None:
         has = ", ".join(sorted(result.archs, key=arch_order)) or "none"
         raise BundleError(
-            f"{result.library} would find none of {', '.join(result.candidates)} in {result.folder} for {result.arch}; "
+            f"{result.library} would find none of {', '.join(result.candidates)} in "
+            f"{result.folder or 'the current folder'} for {result.arch}; "
             f"the bundle has kernels for {has}.",
             hint="Take the device files for this arch along.",
             details=tuple(f"looked for {folder}" for folder in result.tried),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from llamabuild.bundle.copy import copy_file
 from llamabuild.bundle.model import BundlePlan, Entry, FileChange, StagedBundle, Thinned
-from llamabuild.bundle.thin import apply_thinning, plan_thinning, prove_thinned
+from llamabuild.bundle.thin import apply_thinning, left_whole, plan_thinning, prove_thinned
 from llamabuild.core.errors import BundleError
 from llamabuild.core.files import atomic_folder, sha256_file
 from llamabuild.elf.edit import ElfEdit, apply_edit
@@ -64,7 +64,11 @@ def stage(
         except OSError as exc:
             raise copy_failed(exc, root) from exc
     changes = sorted((change for change in made if change), key=lambda change: change.destination)
-    return StagedBundle(name=plan.name, root=root, date=date, changes=tuple(changes))
+    thinned = [job.entry for job in jobs if job.entry.thin]
+    notes = [note for entry in thinned if entry.source and (note := left_whole(entry.source, entry.thin))]
+    for note in notes:
+        context.console.note(note)
+    return StagedBundle(name=plan.name, root=root, date=date, changes=tuple(changes), notes=tuple(sorted(notes)))
 
 
 def copy_failed(exc: OSError, where: Path) -> BundleError:

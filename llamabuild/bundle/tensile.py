@@ -5,13 +5,15 @@ stand-in for the HIP runtime that claims one GPU) and agree with the sources:
 
 rocBLAS (``library/src/tensile_host.cpp``): from the folder of the last loaded object whose path contains ``rocblas.``
 (``/opt/rocm/lib`` where there is none), the first that exists of: Debian's ``rocblas/<version>/library`` where the
-library names it, ``../../Tensile/library``, ``library``, ``../rocblas/library``, ``../Tensile/library``; else, without
-looking, ``rocblas/library``. In it the folder ``<arch>-<xnack>`` or ``<arch>``, where there is one. In that
+library names it, ``../../Tensile/library``, ``library``, ``../rocblas/library``, in some builds ``../Tensile/library``
+(Debian's never looks there); else, without looking, ``rocblas/library``. In it the folder ``<arch>-<xnack>`` or
+``<arch>``, where there is one. In that
 ``TensileLibrary_lazy_<arch>.dat``, ``TensileLibrary_<arch>.dat``, ``TensileLibrary.dat``.
 
 hipBLASLt (``library/src/amd_detail/rocblaslt/src/tensile_host.cpp``): from the folder of the library itself, whatever
 its name, the first that exists of ``hipblaslt/library``, ``../Tensile/library``, ``library``; in it ``<arch>``, where
-there is such a folder; in that ``TensileLibrary_lazy_<arch>.dat``.
+there is such a folder; in that ``TensileLibrary_lazy_<arch>.dat``. Where none of the three exists, the file is opened
+by its bare name: in the current folder of whatever process that is.
 """
 
 from __future__ import annotations
@@ -29,8 +31,13 @@ from llamabuild.elf.read import ElfError, ElfFile, is_elf, read_elf
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from llamabuild.bundle.model import BundlePlan
+
 _ROCBLAS_OWN = re.compile(rb"\0/(rocblas/[^/\0]+/library)\0")
-_ROCBLAS_ORDER = ("../../Tensile/library", "library", "../rocblas/library", "../Tensile/library")
+_ROCBLAS_ORDER = ("../../Tensile/library", "library", "../rocblas/library")
+_SOME_BUILDS = "../Tensile/library"
+_NAMES_IT = b"\0/../Tensile/library\0"
+"""A literal of its own. As the end of ``/../../Tensile/library`` it says nothing: linkers share the ends of strings."""
 _ROCBLAS_LAST = "rocblas/library"
 _HIPBLASLT_ORDER = ("hipblaslt/library", "../Tensile/library", "library")
 _BLOCK = 1 << 22
@@ -58,7 +65,7 @@ class SearchResult:
     """Relative to the root, as all paths here; one outside of it starts with ``/``."""
     arch: str
     folder: str
-    """Where the search ends, the arch's folder included, whether it exists or not."""
+    """Where the search ends, the arch's folder included, whether it exists or not; empty for the current folder."""
     tried: tuple[str, ...]
     """Folders looked for, in order, up to the one that was taken."""
     candidates: tuple[str, ...]
@@ -97,9 +104,14 @@ def simulate_rocblas(root: Path, library: Path, arch: str) -> SearchResult:
         base = Path("/opt/rocm/lib")
     problems += _misdirections(root, library)
     order = ((own,) if own else ()) + _ROCBLAS_ORDER
-    folder, tried = _first_folder(base, order, last=_ROCBLAS_LAST)
+    if any(_NAMES_IT in block for block in literals(library)):
+        order += (_SOME_BUILDS,)
+    found, tried = _first_folder(base, order)
+    folder = found or base / _ROCBLAS_LAST
+    if folder not in tried:
+        tried.append(folder)
     home = own or _ROCBLAS_LAST
-    problems += _shadows(root, base, order, home=home, taken=folder)
+    problems += _shadows(root, base, dict.fromkeys((*order, _SOME_BUILDS)), home=home, taken=folder)
     folder = _arch_folder(folder, (f"{name}-{xnack}" if (xnack := _xnack(arch)) else "", name))
     candidates = (f"TensileLibrary_lazy_{name}.dat", f"TensileLibrary_{name}.dat", "TensileLibrary.dat")
     opened, more = _first_file(root, folder, candidates, library=library)
@@ -124,17 +136,18 @@ def simulate_hipblaslt(root: Path, library: Path, arch: str) -> SearchResult:
     """
     name = base_arch(arch)
     base = library.parent
-    folder, tried = _first_folder(base, _HIPBLASLT_ORDER, last=_HIPBLASLT_ORDER[0])
+    folder, tried = _first_folder(base, _HIPBLASLT_ORDER)
     problems = list(_shadows(root, base, _HIPBLASLT_ORDER, home=_HIPBLASLT_ORDER[0], taken=folder))
-    folder = _arch_folder(folder, (name,))
     candidates = (f"TensileLibrary_lazy_{name}.dat",)
-    opened, more = _first_file(root, folder, candidates, library=library)
-    problems += more
-    problems += _folder_problems(root, folder)
+    opened = None
+    if folder is not None:
+        folder = _arch_folder(folder, (name,))
+        opened, more = _first_file(root, folder, candidates, library=library)
+        problems += [*more, *_folder_problems(root, folder)]
     return SearchResult(
         library=relative_name(library, root),
         arch=arch,
-        folder=relative_name(folder, root),
+        folder="" if folder is None else relative_name(folder, root),
         tried=tuple(relative_name(one, root) for one in tried),
         candidates=candidates,
         opened=opened,
@@ -143,22 +156,34 @@ def simulate_hipblaslt(root: Path, library: Path, arch: str) -> SearchResult:
     )
 
 
+def source_archs(plan: BundlePlan) -> dict[str, list[str]]:
+    """Archs that hipBLASLt has an index for in the tree it is taken from, by its component's name; sorted.
+
+    A bundle that lacks one of these was cut short; one that lacks another was made of a release that does not serve
+    it. Empty where the plan has no hipBLASLt, or its tree no files for it.
+    """
+    for entry in plan.entries:
+        if entry.source is None or not entry.source.name.startswith("libhipblaslt.so"):
+            continue
+        folders = [*entry.source.parent.glob("hipblaslt/library"), *entry.source.parent.glob("hipblaslt/*/library")]
+        if folders:
+            return {"hipblaslt": list(available_archs(folders[0]))}
+    return {}
+
+
 def _xnack(arch: str) -> str:
     found = re.search(r"[:-]xnack([+-])", arch)
     return f"xnack{found[1]}" if found else ""
 
 
-def _first_folder(base: Path, order: Iterable[str], *, last: str) -> tuple[Path, list[Path]]:
+def _first_folder(base: Path, order: Iterable[str]) -> tuple[Path | None, list[Path]]:
     tried = []
     for relative in order:
         folder = Path(os.path.normpath(base / relative))
         tried.append(folder)
         if folder.is_dir():
             return folder, tried
-    folder = base / last
-    if folder not in tried:
-        tried.append(folder)
-    return folder, tried
+    return None, tried
 
 
 def _arch_folder(folder: Path, names: Iterable[str]) -> Path:
@@ -199,18 +224,22 @@ def _reads_zlib(library: Path) -> bool | None:
     return b".zlib" in strings or b".dat.z" in strings
 
 
-def _shadows(root: Path, base: Path, order: tuple[str, ...], *, home: str, taken: Path) -> Iterator[SearchProblem]:
-    """Folders that stand before the library's own one in the search order."""
+def _shadows(root: Path, base: Path, order: Iterable[str], *, home: str, taken: Path | None) -> Iterator[SearchProblem]:
+    """Folders that stand before the library's own one in the search order, or in that of some builds."""
     right = Path(os.path.normpath(base / home))
     for relative in order:
         folder = Path(os.path.normpath(base / relative))
         if folder == right:
             return
-        if folder.is_dir():
-            severity: Literal["error", "warning"] = "error" if folder == taken else "warning"
-            yield SearchProblem(
-                "shadow", severity, relative_name(folder, root), f"It is searched before {relative_name(right, root)}."
-            )
+        if not folder.is_dir():
+            continue
+        where, own = relative_name(folder, root), relative_name(right, root)
+        if folder == taken:
+            yield SearchProblem("shadow", "error", where, f"It is searched before {own}.")
+        elif relative == _SOME_BUILDS:
+            yield SearchProblem("shadow", "warning", where, f"Some builds of rocBLAS search it before {own}.")
+        else:
+            yield SearchProblem("shadow", "warning", where, f"It is searched before {own}.")
 
 
 def _misdirections(root: Path, library: Path) -> Iterator[SearchProblem]:

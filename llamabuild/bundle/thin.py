@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from llamabuild.bundle.archs import arch_order, base_arch
 from llamabuild.bundle.copy import punch_hole
 from llamabuild.core.errors import BundleError
+from llamabuild.elf.device_code import read_device_code
 from llamabuild.elf.read import read_elf
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ _BLOCK = 1 << 20
 _HEAD = 1 << 16
 _MOST_ENTRIES = 4096
 _GENERIC = re.compile(r"^gfx(?P<family>\d+(?:-\d+)?)-generic$")
+
+_GENERIC_COVERS = {
+    "gfx9-generic": frozenset({"gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"}),
+    "gfx9-4-generic": frozenset({"gfx940", "gfx941", "gfx942", "gfx950"}),
+}
+"""Families whose names do not tell their members (LLVM, ``AMDGPUUsage.rst``, "Generic processors")."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +97,7 @@ def plan_thinning(path: Path, keep: Sequence[str]) -> ThinPlan:
     drop: list[CodeObject] = []
     held: list[CodeObject] = []
     for bundle in bundles:
-        wanted = [one for one in bundle.objects if any(serves(one.arch, arch) for arch in keep)]
-        named = [one for one in wanted if base_arch(one.arch) in {base_arch(arch) for arch in keep}]
-        kept = wanted if named or wanted else list(bundle.objects)
+        kept = [one for one in bundle.objects if any(serves(one.arch, arch) for arch in keep)] or list(bundle.objects)
         held += kept
         drop += [one for one in bundle.objects if one not in kept]
     ranges = _without(sorted((one.offset, one.size) for one in drop), sorted((one.offset, one.size) for one in held))
@@ -100,22 +105,43 @@ def plan_thinning(path: Path, keep: Sequence[str]) -> ThinPlan:
         ranges=ranges,
         kept=_archs(held),
         zeroed=_archs(drop),
-        whole="" if ranges else "all of its code is for the target",
+        whole="" if ranges else "each of its offload bundles is for the target alone, or for others alone",
     )
+
+
+def left_whole(path: Path, keep: Sequence[str]) -> str:
+    """What a user should know of a library that keeps code for other archs because it cannot be thinned.
+
+    Empty for one that is thinned, and for one that has no such code. Raises ElfError for a damaged file.
+    """
+    plan = plan_thinning(path, keep)
+    code = read_device_code(read_elf(path)) if plan.whole else None
+    if code is None:
+        return ""
+    others = sorted(
+        {base_arch(arch) for arch, _ in code.gfx if not any(serves(arch, one) for one in keep)}, key=arch_order
+    )
+    if not others and not code.problem:
+        return ""
+    what = f"the device code of {', '.join(others)}" if others else "all of its device code"
+    return f"{path.name} keeps {what}: {plan.whole}"
 
 
 def serves(candidate: str, arch: str) -> bool:
     """Whether code for ``candidate`` could run on ``arch``: the same processor, or a generic one that may cover it.
 
-    What is no ``gfx`` name (SPIR-V) serves all. A generic name is taken by its family's first digits, so rather too
-    much is kept than too little.
+    What is no ``gfx`` name (SPIR-V) serves all. Features (``xnack``) are not looked at. A generic name that LLVM's
+    list did not have when this was written is taken by its family's first digits, so rather too much is kept than too
+    little.
     """
-    name = base_arch(candidate)
+    name, wanted = base_arch(candidate), base_arch(arch)
     if not name.startswith("gfx"):
         return True
+    if name in _GENERIC_COVERS:
+        return wanted == name or wanted in _GENERIC_COVERS[name]
     if generic := _GENERIC.match(name):
-        return base_arch(arch).startswith("gfx" + generic["family"].replace("-", ""))
-    return name == base_arch(arch)
+        return wanted.startswith("gfx" + generic["family"].replace("-", ""))
+    return name == wanted
 
 
 def apply_thinning(path: Path, plan: ThinPlan) -> None:

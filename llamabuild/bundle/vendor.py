@@ -194,7 +194,7 @@ def add_kpacks(draft: Draft, libraries: Mapping[str, Path], vendor: Vendor) -> N
 
 
 def assign_parts(draft: Draft, users: Mapping[str, set[str]]) -> None:
-    """Put a library that only a vendor's libraries need into the same archive as them.
+    """Put a library that only a vendor's libraries need into the same archive as them, its licences with it.
 
     ``users``: for each destination of a file in ``lib``, the destinations of those that need it.
     """
@@ -209,3 +209,33 @@ def assign_parts(draft: Draft, users: Mapping[str, set[str]]) -> None:
             for name in (destination, *_links_to(draft, destination)):
                 draft.entries[name] = replace(draft.entries[name], part=part)
             changed = True
+    _assign_licenses(draft)
+
+
+def _assign_licenses(draft: Draft) -> None:
+    """Put a package's licences into every archive that has a library of its.
+
+    A package all of whose libraries became a component's goes where the vendor's are. The texts that licences only
+    point at go wherever such licences are: which of them points at which is not looked up.
+    """
+    homes: dict[str, set[str]] = {}
+    for destination, entry in draft.entries.items():
+        if not destination.startswith("licenses/"):
+            homes.setdefault(entry.origin, set()).add(entry.part)
+    vendors = {entry.part for entry in draft.entries.values()} - {""}
+    papers = [name for name, entry in draft.entries.items() if name.startswith("licenses/") and not entry.part]
+    common = {name for name in papers if name.startswith("licenses/common/")}
+    reached: set[str] = set()
+    for name in papers:
+        entry = draft.entries[name]
+        if name not in common:
+            parts = homes.get(entry.origin) or vendors or {""}
+            reached |= parts
+            _place(draft, name, parts)
+    for name in common:
+        _place(draft, name, reached or {""})
+
+
+def _place(draft: Draft, name: str, parts: set[str]) -> None:
+    first, *also = sorted(parts)
+    draft.entries[name] = replace(draft.entries[name], part=first, also=tuple(also))

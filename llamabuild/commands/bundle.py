@@ -72,8 +72,9 @@ def _bundle(args: argparse.Namespace, context: Context) -> int:
     if args.build is not None:
         if args.to is None:
             raise UsageError("--build without --to: nowhere to put the bundle.", hint="Name a new folder with --to.")
-        from llamabuild.release.publish import publish_folder, require_verified
+        from llamabuild.release.publish import check_new_folder, publish_folder, require_verified
 
+        check_new_folder(args.to)
         with _foreign(args, context) as (staged, _):
             report = require_verified(staged.root, context=context, arch=args.arch)
             publish_folder(staged, args.to)
@@ -125,7 +126,8 @@ def _publish_wheel(staged: StagedBundle, out: Path) -> tuple[Artifact, ...]:
     from llamabuild.release.wheel import wheel_of_bundle
 
     out.mkdir(parents=True, exist_ok=True)
-    return wheel_of_bundle(staged.root, out), write_sums(out)
+    wheel = wheel_of_bundle(staged.root, out)
+    return wheel, write_sums(out, published=[wheel.path.name], beside=out)
 
 
 def _judge(args: argparse.Namespace, context: Context, path: Path) -> Report:

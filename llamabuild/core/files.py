@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -13,6 +15,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_SCRATCH = ".scratch"
+"""Ends the names of folders that may be swept: a prefix alone could be that of a user's own folder."""
 
 
 def sha256_file(path: Path) -> str:
@@ -88,13 +93,53 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
-    """A new folder in ``parent`` (made if need be) for as long as the context lasts."""
+    """A new folder in ``parent`` (made if need be) for as long as the context lasts.
+
+    What a killed run left under the same prefix is removed first: a folder is somebody's for as long as a process holds
+    a lock on it, which ends with that process however it ends.
+    """
     parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    for stale in parent.glob(f"{prefix}*{_SCRATCH}"):
+        with _held_folder(stale) as ours:
+            if ours:
+                with contextlib.suppress(OSError):  # Another user's, in a folder that is shared.
+                    remove_tree(stale)
+    with contextlib.ExitStack() as stack:
+        while True:
+            folder = Path(tempfile.mkdtemp(prefix=prefix, suffix=_SCRATCH, dir=parent))
+            attempt = contextlib.ExitStack()
+            held = attempt.enter_context(_held_folder(folder))
+            if held is not False and folder.exists():
+                stack.enter_context(attempt)
+                break
+            # Another run took it for a stale one before it was locked.
+            attempt.close()
+        try:
+            yield folder
+        finally:
+            remove_tree(folder)
+
+
+@contextlib.contextmanager
+def _held_folder(path: Path) -> Iterator[bool | None]:
+    """Hold a folder's lock: True, False where another process does, None where it cannot be said (some networks)."""
     try:
-        yield folder
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as exc:
+        yield False if exc.errno == errno.ENOENT else None
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held: bool | None = False
+        except OSError:
+            held = None
+        else:
+            held = True
+        yield held
     finally:
-        remove_tree(folder)
+        os.close(descriptor)
 
 
 def remove_tree(path: Path) -> None:

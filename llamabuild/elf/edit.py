@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -173,6 +174,10 @@ def _check_space(result: process.Completed, part: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(part))
 
 
+_LIEF = threading.Lock()
+"""LIEF takes twice a file's size in memory: files are staged side by side, and are written anew one after the other."""
+
+
 def _rewrite(edit: ElfEdit, part: Path, *, env: Mapping[str, str]) -> None:
     """Write the file anew with LIEF, in a process of its own: the only way when there is no room."""
     package = str(Path(__file__).resolve().parents[2])
@@ -180,7 +185,8 @@ def _rewrite(edit: ElfEdit, part: Path, *, env: Mapping[str, str]) -> None:
     words: list[str | Path] = [sys.executable, "-m", "llamabuild.elf.rewrite", edit.path, part, edit.tag]
     if edit.rpath is not None:
         words.append(edit.rpath)
-    result = process.run(words, env={**env, "PYTHONPATH": search, "LC_ALL": "C"})
+    with _LIEF:
+        result = process.run(words, env={**env, "PYTHONPATH": search, "LC_ALL": "C"})
     _check_space(result, part)
     if not result.ok:
         raise BundleError(

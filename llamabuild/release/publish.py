@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.bundle.archive import write_sums
+from llamabuild.bundle.copy import copy_tree
 from llamabuild.bundle.model import Artifact
 from llamabuild.bundle.pack import pack_bundle
+from llamabuild.bundle.stage import copy_failed
 from llamabuild.bundle.unpack import open_archive
 from llamabuild.core.errors import UsageError, VerificationError
 from llamabuild.core.files import atomic_folder, key_of, locked, remove_tree, scratch_folder, sha256_file
@@ -66,8 +69,10 @@ def publish(
             _judge_archives(archives, staged.name, judge, context)
             for name in ("BUILD_INFO.json", "BUILD_INFO.txt"):
                 shutil.copyfile(staged.root / name, part / name)
-            published = [path.replace(out / path.name) for path in sorted(part.iterdir())]
-        paths = [*published, write_sums(out).path]
+            # The sums are reckoned before anything is in its place and come last: who finds them finds all they list.
+            sums = write_sums(part, beside=out).path
+            made = [*sorted(path for path in part.iterdir() if path != sums), sums]
+            paths = [path.replace(out / path.name) for path in made]
         return tuple(
             Artifact(path=path.absolute(), sha256=sha256_file(path), size=path.stat().st_size) for path in paths
         )
@@ -98,9 +103,28 @@ def _judge_archives(
             judge(folder / name)
 
 
-def publish_folder(staged: StagedBundle, to: Path) -> None:
-    """Copy a bundle to ``to``, complete or not at all; raises UsageError where something is there already."""
-    if to.exists():
+def check_new_folder(to: Path) -> None:
+    """Refuse, before any work is done, a place that a bundle cannot be copied to.
+
+    Raises UsageError where something is there already, and where no folder can be made.
+    """
+    if os.path.lexists(to):
         raise UsageError(f"{to} exists already.", hint="Name a folder that does not exist yet.")
-    with atomic_folder(to) as part:
-        shutil.copytree(staged.root, part, symlinks=True, dirs_exist_ok=True)
+    above = next(folder for folder in to.absolute().parents if os.path.lexists(folder))
+    if not above.is_dir():
+        raise UsageError(f"{to} cannot be made: {above} is not a folder.", hint="Name a place below a folder.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise UsageError(f"{to} cannot be made: {above} cannot be written to.", hint="Name a place that you can write.")
+
+
+def publish_folder(staged: StagedBundle, to: Path) -> None:
+    """Copy a bundle to ``to``, complete or not at all: holes stay holes, and files with two names stay one file.
+
+    Raises UsageError as ``check_new_folder`` does, BundleError where a file cannot be copied, a full disk included.
+    """
+    check_new_folder(to)
+    try:
+        with atomic_folder(to) as part:
+            copy_tree(staged.root, part)
+    except OSError as exc:
+        raise copy_failed(exc, to) from exc

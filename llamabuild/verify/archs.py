@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from llamabuild.bundle.thin import serves
+
 _CUDA = re.compile(r"^(?:sm_|compute_)?(\d{2,3}[af]?)(-real|-virtual)?$")
 _GFX = re.compile(r"^gfx[0-9a-f]{3,5}(?:-generic|-[0-9]+-generic)?(?::[a-z]+[+-])*$")
 
@@ -60,9 +62,9 @@ def runs_on(embedded: str, arch: str) -> bool:
 
 
 def gfx_suits(asked: str, embedded: str) -> bool:
-    """Whether gfx code serves the arch asked for: the same name, and no feature (``xnack``) set the other way."""
-    name, *features = embedded.split(":")
-    wanted, *settings = asked.split(":")
-    if name != wanted:
-        return False
-    return all(f"{each[:-1]}{'-' if each[-1] == '+' else '+'}" not in features for each in settings)
+    """Whether gfx code runs on the arch asked for: by its name or its family, and no feature (``xnack``) against it."""
+    features = embedded.split(":")[1:]
+    settings = asked.split(":")[1:]
+    return serves(embedded, asked) and all(
+        f"{each[:-1]}{'-' if each[-1] == '+' else '+'}" not in features for each in settings
+    )

@@ -87,6 +87,20 @@ def absent_parts(info: Mapping[str, Any], present: Container[str]) -> dict[str, 
     return {part: tuple(names) for part, names in paths.items() if not any(name in present for name in names)}
 
 
+def runtime_left_to_host(info: Mapping[str, Any]) -> bool:
+    """Whether the bundle says that its vendor's runtime is to come from the host's own installation."""
+    runtime = info.get("runtime")
+    return isinstance(runtime, dict) and runtime.get("kind") == "system"
+
+
+def source_archs(info: Mapping[str, Any], component: str) -> frozenset[str] | None:
+    """Archs that the component served in the tree that the bundle was made of; None where that was not recorded."""
+    runtime = info.get("runtime")
+    recorded = runtime.get("source_archs") if isinstance(runtime, dict) else None
+    archs = recorded.get(component) if isinstance(recorded, dict) else None
+    return frozenset(str(arch) for arch in archs) if isinstance(archs, list) else None
+
+
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 

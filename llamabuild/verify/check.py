@@ -94,7 +94,7 @@ def verify_path(
     chosen = options or Options(relocate=relocate)
     if path.is_dir():
         root = path.resolve()
-        return _verify_folder(root, root.name, asked=asked, context=context, options=chosen)
+        return _verify_folder(root, root.name, asked=asked, context=context, options=chosen, in_place=True)
     if not path.exists():
         raise UsageError(f"There is no {path}.", hint="Name a bundle's folder or archive.")
     with tempfile.TemporaryDirectory(prefix="verify-", ignore_cleanup_errors=True) as scratch:
@@ -111,7 +111,9 @@ def verify_path(
     return replace(report, subject=str(path), findings=(*check_sum(path), *opened.findings, *report.findings))
 
 
-def _verify_folder(root: Path, name: str, *, asked: _Asked, context: Context, options: Options) -> Report:
+def _verify_folder(
+    root: Path, name: str, *, asked: _Asked, context: Context, options: Options, in_place: bool = False
+) -> Report:
     from llamabuild.recipe.features import load_features
     from llamabuild.recipe.load import load_series
 
@@ -121,7 +123,7 @@ def _verify_folder(root: Path, name: str, *, asked: _Asked, context: Context, op
     promise = _promise(asked, info, name, series=manifests)
     with context.console.step(f"read {root.name}"):
         subject = read_subject(root, name, context=context, info=info, info_error=info_error, workers=options.workers)
-    subject = replace(subject, expected=_expected(promise, info))
+    subject = replace(subject, expected=_expected(promise, info), in_place=in_place)
     with context.console.step(f"start the programs of {root.name}"):
         runs, run_findings = start_programs(subject, run=options.run, relocate=options.relocate)
     series = None if recipe is None else [use.name for use in recipe.series]

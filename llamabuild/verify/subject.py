@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from llamabuild.bundle.rules import Component
     from llamabuild.elf.closure import Closure
     from llamabuild.elf.device_code import DeviceCode
     from llamabuild.elf.policy import LibraryPolicy
@@ -125,6 +126,8 @@ class Subject:
     build_info: Mapping[str, Any] | None
     build_info_error: str
     expected: Expected = field(default_factory=Expected)
+    in_place: bool = False
+    """Whether it lies where its user put it, so that the folders above it count; false for an archive's content."""
     _symbols: dict[str, Symbols] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -158,6 +161,19 @@ class Subject:
         from llamabuild.verify.build_info import absent_parts
 
         return absent_parts(self.build_info or {}, {*self.files, *self.links})
+
+    def left_to_host(self, name: str) -> bool:
+        """Whether a library of this name is the vendor's that this bundle was made to take from the host."""
+        from llamabuild.bundle.rules import component_of
+        from llamabuild.verify.build_info import runtime_left_to_host
+
+        return runtime_left_to_host(self.build_info or {}) and component_of(name, self._components) is not None
+
+    @cached_property
+    def _components(self) -> tuple[Component, ...]:
+        from llamabuild.bundle.rules import load_components
+
+        return load_components()
 
     @cached_property
     def elves(self) -> tuple[File, ...]:

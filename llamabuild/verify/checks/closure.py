@@ -146,6 +146,16 @@ def _edges(subject: Subject, closure: Closure) -> Iterator[Finding]:
             continue
         if needed in apart:
             continue
+        if subject.left_to_host(needed) and not _inside(subject, needed):
+            # Whoever made the bundle chose this; BUILD_INFO says so to whoever unpacks it.
+            yield HOST_LIBRARY.at(
+                files[0],
+                f"{needed} is left to the host, as the bundle's runtime kind says.",
+                evidence=evidence,
+                severity="note",
+                hint="Install the vendor's runtime on each host, where the loader finds it.",
+            )
+            continue
         host = next((what for pattern, what in _HOST if fnmatchcase(needed, pattern)), None)
         if host and not _inside(subject, needed):
             yield HOST_LIBRARY.at(files[0], f"{needed} ({host}) is left to the host.", evidence=evidence)

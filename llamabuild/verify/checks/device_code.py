@@ -97,8 +97,6 @@ KINDS = (
     DIFFERS,
 )
 
-_OWN = ("libggml-cuda", "libggml-hip", "libggml.", "libggml-musa")
-
 
 def check(subject: Subject) -> Iterator[Finding]:
     """Hold each file's device code against the promised arch."""
@@ -114,7 +112,7 @@ def check(subject: Subject) -> Iterator[Finding]:
         yield ARCH_UNKNOWN.at("", f"The promised arch {', '.join(wanted.unknown)} names no single GPU.")
     yield from _nothing_there(subject, wanted, carriers)
     for file in carriers:
-        own = file.name.startswith(_OWN)
+        own = file.of_llama
         if file.device and not file.device.problem and not file.device.split_off:
             yield from _cuda(file, file.device, wanted, own=own)
             yield from _gfx(file, file.device, wanted, own=own)
@@ -131,7 +129,7 @@ def _nothing_there(subject: Subject, wanted: Wanted, carriers: Sequence[File]) -
             if file.device
             and (file.device.sass or file.device.ptx if backend == "cuda" else file.device.gfx or file.device.split_off)
         ]
-        if not any(file.name.startswith(_OWN) for file in family):
+        if not any(file.of_llama for file in family):
             yield NONE.at(
                 "", f"No file of this build carries {backend} code, and {', '.join(sorted(set(archs)))} was promised."
             )
@@ -209,7 +207,7 @@ def _kpack(subject: Subject, file: File, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _differing(carriers: Sequence[File]) -> Iterator[Finding]:
-    own = [file for file in carriers if file.name.startswith(_OWN) and file.device and file.device.sass]
+    own = [file for file in carriers if file.of_llama and file.device and file.device.sass]
     sets = {tuple(arch for arch, _ in file.device.sass) for file in own if file.device}
     if len(sets) > 1:
         yield DIFFERS.at(

@@ -8,9 +8,9 @@ import stat
 from typing import TYPE_CHECKING
 
 from llamabuild.verify.build_info import cmake_entries
-from llamabuild.verify.inspect.symbols import build_identity
+from llamabuild.verify.inspect.symbols import build_identity, holds_backend
 from llamabuild.verify.kinds import Kind
-from llamabuild.verify.subject import backend_of
+from llamabuild.verify.subject import backend_of, is_plugin_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,7 +99,7 @@ PLUGIN_NAME = Kind(
 PLUGIN_MISSING = Kind(
     "plugin.missing",
     "error",
-    "A backend that was promised has no library in the bundle.",
+    "A backend that was promised has no library in the bundle, and is linked into none of its programs.",
     "See whether configure took the backend: llamabuild inspect on the build folder.",
 )
 PLUGIN_UNDECLARED = Kind(
@@ -207,8 +207,11 @@ def _plugin_set(subject: Subject) -> Iterator[Finding]:
         return
     here = {backend_of(file.name): file for file in subject.elves if _BACKEND_FILE.match(file.name)}
     for name in promised:
-        if name not in here:
-            yield PLUGIN_MISSING.at(f"bin/libggml-{name}.so", f"The backend {name} has no library in the bundle.")
+        if name not in here and not _is_linked_in(subject, name):
+            yield PLUGIN_MISSING.at(
+                f"bin/libggml-{name}.so",
+                f"The backend {name} has no library in the bundle, and no program has it linked in.",
+            )
     cpus = [file for file in subject.elves if file.name.startswith("libggml-cpu-")]
     if subject.expected.cpu_variants and not cpus:
         yield PLUGIN_MISSING.at(
@@ -219,6 +222,21 @@ def _plugin_set(subject: Subject) -> Iterator[Finding]:
             yield PLUGIN_UNDECLARED.at(
                 file.path, f"{file.path} is a backend that {subject.expected.source} does not name."
             )
+
+
+def _is_linked_in(subject: Subject, name: str) -> bool:
+    """Whether the programs, or libllama, hold the backend themselves: a build without shared libraries has no other.
+
+    CUDA's sources are HIP's too; the code for the GPU tells which of them it is.
+    """
+    code = {"cuda": ("sass", "ptx"), "hip": ("gfx",)}.get(name, ())
+    return any(
+        file.of_llama
+        and not is_plugin_name(file.name)
+        and (not code or any(getattr(file.device, kind, ()) for kind in code))
+        and holds_backend(file.real, name)
+        for file in subject.elves
+    )
 
 
 def judge_runs(subject: Subject, runs: Sequence[Started]) -> Iterator[Finding]:
@@ -284,7 +302,7 @@ def _loads(subject: Subject, runs: Sequence[Started]) -> Iterator[Finding]:
         if any(file.name in loaded for file in files):
             continue
         apart = {path.rpartition("/")[2] for paths in subject.absent_parts.values() for path in paths}
-        drivers = {each for file in files for each in _drivers_absent(file)}
+        drivers = {each for file in files for each in _absent_from_host(subject, file)}
         drivers |= {each for file in files if file.elf for each in file.elf.needed if each in apart}
         if drivers:
             yield PLUGIN_UNTRIED.at(
@@ -297,7 +315,8 @@ def _loads(subject: Subject, runs: Sequence[Started]) -> Iterator[Finding]:
             yield PLUGIN_FAILS.at(files[0].path, f"No program loaded the {name} plugin {files[0].path}.", evidence=tail)
 
 
-def _drivers_absent(file: File) -> list[str]:
+def _absent_from_host(subject: Subject, file: File) -> list[str]:
+    """What the file needs of the host's driver, or of a runtime that is left to the host, and this host lacks."""
     from llamabuild.elf.closure import system_folders
     from llamabuild.elf.policy import LibraryPolicy
 
@@ -308,5 +327,6 @@ def _drivers_absent(file: File) -> list[str]:
     return [
         name
         for name in file.elf.needed
-        if policy.classify(name) == "driver" and not any((folder / name).exists() for folder in folders)
+        if (policy.classify(name) == "driver" or subject.left_to_host(name))
+        and not any((folder / name).exists() for folder in folders)
     ]

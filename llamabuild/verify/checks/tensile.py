@@ -8,6 +8,7 @@ from llamabuild.bundle.archs import arch_of, base_arch
 from llamabuild.bundle.tensile import simulate_hipblaslt, simulate_rocblas
 from llamabuild.core.errors import LlamabuildError
 from llamabuild.verify.archs import parse_archs
+from llamabuild.verify.build_info import source_archs
 from llamabuild.verify.kinds import Kind
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ HIPBLASLT = Kind(
 HIPBLASLT_NONE = Kind(
     "tensile.hipblaslt-not-for-arch",
     "note",
-    "hipBLASLt has no kernels for this arch anywhere (gfx1030 is one such), so rocBLAS does the work.",
+    "The hipBLASLt that was bundled has no kernels for this arch in its own tree either (gfx1030 is served by no "
+    "release), so rocBLAS does the work.",
     "Nothing; rocBLAS's own kernels have to be there.",
 )
 SHADOW = Kind(
@@ -58,6 +60,13 @@ MISDIRECTED = Kind(
     "error",
     "Something else has 'rocblas.' in its path and is taken for rocBLAS, so the search starts in the wrong folder.",
     "Rename it.",
+)
+MISDIRECTED_HERE = Kind(
+    "tensile.misdirected-here",
+    "warning",
+    "A folder above the bundle has 'rocblas.' in its name. rocBLAS then takes every object of the bundle for itself "
+    "and searches from the folder of the one that was loaded last, which need not be lib/.",
+    "Move the bundle to a path without 'rocblas.' in it.",
 )
 COMPRESSED = Kind(
     "tensile.compressed",
@@ -86,6 +95,7 @@ KINDS = (
     SHADOW,
     HASHED,
     MISDIRECTED,
+    MISDIRECTED_HERE,
     COMPRESSED,
     STALE,
     WRONG_ARCH,
@@ -116,7 +126,9 @@ _HIPBLASLT_ARCHS = frozenset(
         "gfx1201",
     }
 )
-"""Archs that some release of hipBLASLt (6.3 to 7.2, Debian's included) has an index for."""
+"""Archs that some release of hipBLASLt (6.3 to 7.2, Debian's included) has an index for.
+
+Only for bundles that do not say what their own hipBLASLt had: one built for fewer archs is as good."""
 
 
 def check(subject: Subject) -> Iterator[Finding]:
@@ -124,6 +136,8 @@ def check(subject: Subject) -> Iterator[Finding]:
     libraries = [(file, _is_rocblas(file.name)) for file in subject.elves if _is_kernel_library(file.name)]
     if not libraries:
         return
+    if any(rocblas for _, rocblas in libraries):
+        yield from _folders_above(subject)
     archs = _archs(subject)
     if not archs:
         yield NOT_CHECKED.at(
@@ -170,6 +184,18 @@ def _archs(subject: Subject) -> tuple[str, ...]:
     return tuple(sorted({base_arch(arch) for arch in embedded}))
 
 
+def _folders_above(subject: Subject) -> Iterator[Finding]:
+    """RocBLAS looks for its name in whole paths: the bundle's own folder counts, and in place all those above it."""
+    if "rocblas." in subject.name:
+        yield MISDIRECTED.at(
+            "",
+            f"The bundle's folder {subject.name} has 'rocblas.' in its name, and rocBLAS takes all in it for itself.",
+        )
+    for folder in subject.root.parents if subject.in_place else ():
+        if "rocblas." in folder.name:
+            yield MISDIRECTED_HERE.at("", f"The bundle lies below {folder}, whose name has 'rocblas.' in it.")
+
+
 def _problems(result: SearchResult) -> Iterator[Finding]:
     for problem in result.problems:
         kind = _OF_PROBLEM[problem.kind]
@@ -200,15 +226,23 @@ def _hipblaslt(subject: Subject, file: File, result: SearchResult) -> Iterator[F
             )
         return
     name = base_arch(result.arch)
-    own = file.device is not None and any(base_arch(arch) == name for arch, _ in file.device.gfx)
-    if own or name in _HIPBLASLT_ARCHS:
+    if _serves(subject, file, name):
         yield HIPBLASLT.at(
             file.path,
-            f"hipBLASLt has no kernels for {result.arch} in {result.folder}.",
+            f"hipBLASLt has no kernels for {result.arch} in {result.folder or 'any folder that it looks in'}.",
             evidence=f"archs there: {', '.join(result.archs) or 'none'}; looked in: {', '.join(result.tried)}",
         )
     else:
         yield HIPBLASLT_NONE.at(file.path, f"hipBLASLt serves no {result.arch}; rocBLAS does the work.")
+
+
+def _serves(subject: Subject, file: File, name: str) -> bool:
+    """Whether this hipBLASLt has kernels for the arch, by what its tree had; where nobody wrote that down, by rule."""
+    recorded = source_archs(subject.build_info or {}, "hipblaslt")
+    if recorded is not None:
+        return name in recorded
+    own = file.device is not None and any(base_arch(arch) == name for arch, _ in file.device.gfx)
+    return own or name in _HIPBLASLT_ARCHS
 
 
 def _code_objects(subject: Subject, result: SearchResult) -> bool:

@@ -6,6 +6,7 @@ import re
 import struct
 from typing import TYPE_CHECKING, Any
 
+from llamabuild.bundle.tensile import literals
 from llamabuild.core.errors import LlamabuildError
 from llamabuild.elf.read import opened, read_symbols
 
@@ -30,6 +31,18 @@ def linked_backends(path: Path) -> dict[str, bool]:
         if match and match[1] not in _NO_BACKENDS:
             found[match[1]] = found.get(match[1], False) or defined
     return found
+
+
+def holds_backend(path: Path, name: str) -> bool:
+    """Whether a backend is linked into a program or library, which may be stripped.
+
+    By its registration function where there are symbols; else by the names of its source files, which ggml's
+    assertions leave in every build (``ggml/src/ggml-cpu/ops.cpp``). HIP's are CUDA's.
+    """
+    if linked_backends(path).get("cuda" if name == "hip" else name):
+        return True
+    mark = f"ggml-{'cuda' if name == 'hip' else name}/".encode()
+    return any(mark in block for block in literals(path))
 
 
 def build_identity(path: Path) -> tuple[int | None, str | None]:

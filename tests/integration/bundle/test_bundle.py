@@ -150,6 +150,25 @@ def test_sums(small_build, tmp_path, context):
     assert done.stdout.count(": OK") == 2
 
 
+def test_sums_list_what_was_published_and_nothing_else(tmp_path):
+    """A model that lies in the same folder is no part of a release; what another run published there is."""
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    (tmp_path / "one.tar.zst").write_bytes(b"1")
+    write_sums(tmp_path, published=["one.tar.zst"], beside=tmp_path)
+    (tmp_path / "two.tar.zst").write_bytes(b"2")
+    (tmp_path / "BUILD_INFO.json").write_bytes(b"{}")
+    write_sums(tmp_path, published=["two.tar.zst", "BUILD_INFO.json"], beside=tmp_path)
+    names = [line.split()[1] for line in (tmp_path / "SHA256SUMS").read_text().splitlines()]
+    assert names == ["BUILD_INFO.json", "one.tar.zst", "two.tar.zst"]
+    subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=tmp_path, check=True)
+    (tmp_path / "one.tar.zst").unlink()
+    (tmp_path / "two.tar.zst").write_bytes(b"2 made anew")
+    write_sums(tmp_path, published=["two.tar.zst"], beside=tmp_path)
+    names = [line.split()[1] for line in (tmp_path / "SHA256SUMS").read_text().splitlines()]
+    assert names == ["BUILD_INFO.json", "two.tar.zst"]
+    subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=tmp_path, check=True)
+
+
 def test_build_info(small_build, tmp_path, context):
     staged = make(small_build, tmp_path / "stage", context)
     text = (staged.root / "BUILD_INFO.json").read_text()

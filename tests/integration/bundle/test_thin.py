@@ -74,6 +74,10 @@ def test_generic_archs_that_may_serve_stay(tmp_path):
         ("gfx10-3-generic", "gfx1030", True),
         ("gfx10-1-generic", "gfx1030", False),
         ("gfx9-4-generic", "gfx942", True),
+        ("gfx9-4-generic", "gfx950", True),
+        ("gfx9-generic", "gfx906", True),
+        ("gfx9-generic", "gfx90a", False),
+        ("gfx9-generic", "gfx9-generic", True),
         ("amdgcnspirv", "gfx1100", True),
     ],
 )

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,30 @@ def test_a_writer_that_damages_is_caught(gcc, monkeypatch):
         edited(lib)
     assert lib.read_bytes() == whole
     assert not list(lib.parent.glob(".libx.so.*.part"))
+
+
+def test_files_are_rewritten_one_after_the_other(gcc, monkeypatch):
+    """LIEF takes twice the file's size in memory; the files of a bundle are edited by eight threads."""
+    source = "int f(void) { return 1; }"
+    first = gcc.shared("lib0.so", source, "-Wl,-z,nodynamic-undefined-weak", "-Wl,--spare-dynamic-tags=0")
+    files = [first, *(first.with_name(f"lib{number}.so") for number in range(1, 4))]
+    for copy in files[1:]:
+        shutil.copy2(first, copy)
+    run, running, most = edit_module.process.run, [], []
+
+    def watched(argv, **options):
+        running.append(argv)
+        most.append(len(running))
+        try:
+            return run(argv, **options)
+        finally:
+            running.remove(argv)
+
+    monkeypatch.setattr(edit_module.process, "run", watched)
+    with ThreadPoolExecutor(8) as pool:
+        methods = {outcome.method for outcome in pool.map(edited, files)}
+    assert methods == {"rewritten"}
+    assert most == [1] * len(files)
 
 
 def test_a_file_that_cannot_be_rewritten_is_told(gcc, monkeypatch):

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import tarfile
+import tempfile
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -106,6 +107,35 @@ def test_a_hashed_rocblas_is_found(hip_bundle_gfx1100, copy_of):
     path.unlink()
     path.with_name("librocblas-ab12cd34.so.4").write_bytes(data)
     assert "tensile.hashed-name" in found(made.root, made)
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("my.rocblas.test/llama", "tensile.misdirected-here"),
+        ("deep/rocblas.d/down/llama", "tensile.misdirected-here"),
+        ("llama-rocblas.v2", "tensile.misdirected"),
+        ("rocblas/llama", None),
+    ],
+)
+def test_a_folder_named_like_rocblas_misdirects_it(place, told, hip_bundle_gfx1100, tmp_path):
+    """rocBLAS searches from the last loaded object whose path has ``rocblas.`` anywhere in it."""
+    made = hip_bundle_gfx1100
+    root = tmp_path / place
+    shutil.copytree(made.root, root, symlinks=True)
+    names = {name for name in found(root, made) if name.startswith("tensile.misdirected")}
+    assert names == ({told} if told else set())
+
+
+def test_where_an_archive_is_unpacked_to_be_verified_says_nothing_about_it(hip_bundle_gfx1100, tmp_path, monkeypatch):
+    made = hip_bundle_gfx1100
+    archive = tmp_path / "x.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(made.root, made.root.name)
+    scratch = tmp_path / "rocblas.scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    assert not [name for name in found(archive, made) if name.startswith("tensile.misdirected")]
 
 
 def compile_into(path: Path, source: str, *flags: str, compiler: str = "gcc") -> None:
@@ -418,3 +448,41 @@ def test_what_is_no_archive_is_a_usage_error(cpu_bundle, tmp_path):
     path.write_bytes(io.BytesIO(b"hello").getvalue())
     with pytest.raises(UsageError, match="neither a folder nor"):
         verify_path(path, context=cpu_bundle.context)
+
+
+STATIC = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int check(int argc) {{
+    if (argc > 99) {{ fprintf(stderr, "%s:12: GGML_ASSERT failed", "{mark}"); abort(); }}
+    return 0;
+}}
+int main(int argc, char ** argv) {{
+    if (argc > 1 && !strcmp(argv[1], "--version")) puts("version: 0.5.0 (build 11146, commit 7fe450e19)");
+    else puts("--version --help");
+    return check(argc);
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "flags", "missing"),
+    [
+        ("/ggml/src/ggml-cpu/ops.cpp", ("-s",), False),
+        ("./ggml/src/ggml.c", ("-s",), True),
+        ("./ggml/src/ggml.c", ("-Dcheck=ggml_backend_cpu_reg",), False),
+    ],
+    ids=["stripped", "without", "with symbols"],
+)
+def test_a_backend_that_is_linked_into_the_programs_needs_no_library(cpu_bundle, copy_of, mark, flags, missing):
+    """BUILD_SHARED_LIBS=OFF: there is nothing but the programs."""
+    made = copy_of(cpu_bundle)
+    shutil.rmtree(made.root / "lib")
+    (made.root / "bin/libggml-cpu.so").unlink()
+    for name in ("llama-server", "llama-cli", "llama-bench"):
+        path = made.root / "bin" / name
+        path.unlink()
+        words = ["gcc", "-x", "c", "-", "-fPIE", "-pie", "-o", str(path), "-Wl,-z,relro,-z,now", *flags]
+        subprocess.run(words, input=STATIC.format(mark=mark), text=True, check=True)
+    assert ("plugin.missing" in found(made.root, made, recipe=made.recipe)) is missing

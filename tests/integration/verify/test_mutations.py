@@ -539,6 +539,14 @@ def test_each_mutation_of_a_hip_bundle_is_found(archs, emptied, finding, hip_bun
     assert finding in {each.name for each in report.findings}
 
 
+@pytest.mark.parametrize("archs", [("gfx11-generic",), ("gfx1100", "gfx11-generic")])
+def test_generic_code_of_the_archs_family_is_code_for_it(archs, hip_bundle_gfx1100, copy_of, hip_bundle):
+    made = copy_of(hip_bundle_gfx1100)
+    refill("libggml-hip.so", ".hip_fatbin", hip_bundle(*archs))(made.root)
+    report = verify_path(made.root, context=made.context, recipe=made.recipe, options=Options(run=False))
+    assert not {each.name for each in report.findings} & {"device.gfx-missing", "device.undeclared"}
+
+
 def test_an_offload_bundle_cut_short_is_found(hip_bundle_gfx1100, copy_of, hip_bundle):
     made = copy_of(hip_bundle_gfx1100)
     longer = hip_bundle("gfx1100").replace(struct.pack("<Q", 256), struct.pack("<Q", 1 << 30))

@@ -148,6 +148,24 @@ def test_the_search_is_what_is_observed(moved, observed, name, simulate, arch):
         assert "Cannot read" in said
 
 
+@pytest.mark.parametrize(
+    ("name", "simulate"), [("librocblas.so.4", simulate_rocblas), ("libhipblaslt.so.1", simulate_hipblaslt)]
+)
+def test_a_search_in_vain_is_what_is_observed(sid, observed, tmp_path, name, simulate):
+    """Without any folder of theirs: every one that is looked for, no other, and the file that is opened at last."""
+    library = tmp_path / "lib" / name
+    library.parent.mkdir()
+    library.symlink_to((sid.lib / name).resolve())
+    result = simulate(tmp_path, library, ARCH)
+    touched, said = observed(library, ARCH)
+    folders = [str(tmp_path / folder) if not folder.startswith("/") else folder for folder in result.tried]
+    assert list(dict.fromkeys(path for path in touched if path.endswith("/library"))) == folders
+    assert result.opened is None
+    wanted = [str(tmp_path / result.folder / each) if result.folder else each for each in result.candidates]
+    assert [path for path in dict.fromkeys(touched) if path.endswith(".dat")] == wanted
+    assert "Cannot read" in said
+
+
 def test_a_shadow_is_what_is_observed(moved, observed):
     library = moved / "lib/librocblas.so.4"
     right = moved / "lib/rocblas"

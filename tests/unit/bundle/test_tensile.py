@@ -11,6 +11,7 @@ from llamabuild.bundle.kpack import simulate_kpack
 from llamabuild.bundle.tensile import rocblas_depth, simulate_hipblaslt, simulate_rocblas
 
 AMD = b"\0ROCBLAS_TENSILE_LIBPATH\0/opt/rocm/lib\0/../../Tensile/library\0/../rocblas/library\0rocblas.\0"
+LOOKS_IN_TENSILE = AMD + b"\0/../Tensile/library\0"
 DEBIAN = AMD + b"\0/rocblas/4.4.1/library\0/TensileLibrary_lazy_\0"
 
 
@@ -39,10 +40,32 @@ def test_the_plain_place(tmp_path):
         str(tmp_path.parent / "Tensile/library"),
         "lib/library",
         "rocblas/library",
-        "Tensile/library",
         "lib/rocblas/library",
     )
     assert result.problems == ()
+    other = tree(tmp_path / "other", strings=LOOKS_IN_TENSILE)
+    assert simulate_rocblas(tmp_path / "other", other, "gfx1100").tried[1:] == (
+        "lib/library",
+        "rocblas/library",
+        "Tensile/library",
+        "lib/rocblas/library",
+    )
+
+
+def test_a_folder_that_only_some_builds_look_in(tmp_path):
+    """Debian's rocBLAS does not; ``/../Tensile/library`` as the end of a longer literal tells nothing."""
+    files = ("lib/rocblas/library/TensileLibrary_lazy_gfx1100.dat", "Tensile/library/")
+    result = simulate_rocblas(tmp_path, tree(tmp_path, *files), "gfx1100")
+    assert result.opened == "lib/rocblas/library/TensileLibrary_lazy_gfx1100.dat"
+    assert "Tensile/library" not in result.tried
+    assert kinds(result) == [("shadow", "warning")]
+
+
+def test_hipblaslt_that_finds_no_folder_looks_where_the_process_is(tmp_path):
+    library = tree(tmp_path, "lib/elsewhere/", library="lib/libhipblaslt.so.1")
+    result = simulate_hipblaslt(tmp_path, library, "gfx1100")
+    assert result.tried == ("lib/hipblaslt/library", "Tensile/library", "lib/library")
+    assert (result.folder, result.opened) == ("", None)
 
 
 def test_the_depth_is_read_from_the_library(tmp_path):
@@ -76,7 +99,7 @@ def test_files_at_the_unversioned_depth_are_found_by_debians_build_too(tmp_path)
 )
 def test_what_shadows_the_right_folder(tmp_path, stray, where):
     """A flattened ``library/``; a stray ``../rocblas/library``; ``../Tensile/library``: all come first."""
-    library = tree(tmp_path, "lib/rocblas/library/TensileLibrary_lazy_gfx1100.dat", stray)
+    library = tree(tmp_path, "lib/rocblas/library/TensileLibrary_lazy_gfx1100.dat", stray, strings=LOOKS_IN_TENSILE)
     result = simulate_rocblas(tmp_path, library, "gfx1100")
     assert result.opened is None
     assert result.folder == where

@@ -4,10 +4,20 @@ import hashlib
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
-from llamabuild.core.files import atomic_folder, atomic_write, canonical_json, key_of, locked, remove_tree, sha256_file
+from llamabuild.core.files import (
+    atomic_folder,
+    atomic_write,
+    canonical_json,
+    key_of,
+    locked,
+    remove_tree,
+    scratch_folder,
+    sha256_file,
+)
 from llamabuild.core.stages import StageStore
 
 
@@ -106,3 +116,29 @@ def test_a_torn_record_counts_as_absent(tmp_path):
     store = StageStore(tmp_path)
     (tmp_path / "k.json").write_text('{"result": ')
     assert store.load("k") is None
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from llamabuild.core.files import scratch_folder
+with scratch_folder(Path(sys.argv[1]), prefix="bundle-") as folder:
+    (folder / "big").write_text("x")
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_run_left_is_swept_and_what_a_live_one_uses_is_not(tmp_path):
+    own = tmp_path / "bundle-of-mine"
+    own.mkdir()
+    words = [sys.executable, "-c", KILLED, tmp_path]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        folder = Path(run.stdout.readline().strip())
+        with scratch_folder(tmp_path, prefix="bundle-") as mine, scratch_folder(tmp_path, prefix="bundle-") as nested:
+            assert {folder, mine, nested, own} == set(tmp_path.iterdir())
+        run.kill()
+    assert (folder / "big").exists()
+    with scratch_folder(tmp_path, prefix="bundle-") as mine:
+        assert {mine, own} == set(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [own]

@@ -54,6 +54,10 @@ def test_machine_code_runs_within_its_major_version(embedded, gpu, runs):
         ("gfx90a:xnack+", "gfx90a:xnack-", False),
         ("gfx90a:xnack+", "gfx90a", True),
         ("gfx1100", "gfx1101", False),
+        ("gfx1100", "gfx11-generic", True),
+        ("gfx1030", "gfx11-generic", False),
+        ("gfx942:xnack+", "gfx9-4-generic:xnack-", False),
+        ("gfx90a", "gfx9-generic", False),
     ],
 )
 def test_gfx_features_may_be_open_but_not_opposite(asked, embedded, holds):
