@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from llamabuild.bundle.licenses import PackageFiles
+from llamabuild.bundle.links import link_chain, sibling_links
 from llamabuild.bundle.model import BundlePlan, Entry
 from llamabuild.bundle.rpaths import set_rpaths
 from llamabuild.bundle.rules import component_of, load_components
-from llamabuild.bundle.trees import Vendor, detect_vendor, wanted_components
+from llamabuild.bundle.search import closure_with_opened, search_of
+from llamabuild.bundle.trees import Vendor, detect_vendor
 from llamabuild.bundle.vendor import add_component, add_data_folders, add_kpacks, assign_parts
 from llamabuild.core.errors import BundleError
 from llamabuild.core.files import sha256_file
-from llamabuild.elf.closure import Closure, Search, resolve_closure, system_folders
-from llamabuild.elf.policy import LibraryPolicy
-from llamabuild.elf.read import read_elf
+from llamabuild.elf.closure import Closure, resolve_closure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from llamabuild.build.model import BuildTree
     from llamabuild.bundle.options import Runtime
     from llamabuild.core.context import Context
-    from llamabuild.elf.read import ElfFile
 
 LLAMA = "llama.cpp"
 
@@ -92,17 +90,18 @@ def plan_bundle(
                 draft.add(Entry(f"lib/{link}", None, target, LLAMA, edit=False))
     if vendor is None and runtime != "system":
         vendor = own_vendor(build, root=root)
-    search = _search(build, root=root, vendor=vendor, runtime=runtime)
+    search = search_of(build, root=root, vendor=vendor, runtime=runtime)
     paths = [built.path for built in build.files]
     if vendor is None or runtime == "system":
         closure = resolve_closure(paths, search=search)
         add_closure(draft, closure, packages=[PackageFiles.read(root)])
     else:
-        closure = _with_opened(paths + list(vendor.always()), search, vendor)
+        closure = closure_with_opened(paths + list(vendor.always()), search, vendor)
         # A tree inside of a system that is not this one has its packages' licences itself.
         base = vendor.root.parent if vendor.root.name == "usr" else vendor.root
         add_closure(draft, closure, packages=[PackageFiles.read(base), PackageFiles.read(root)])
         _add_vendor(draft, closure, vendor)
+        _note_other_trees(draft, closure, vendor)
     _thin_own(draft, vendor)
     add_upstream_licenses(draft, build.source)
     context.console.detail(f"{len(closure.files)} ELF files reached, {len(draft.entries)} entries planned")
@@ -124,60 +123,8 @@ def check_kernels(vendor: Vendor) -> None:
 
 def own_vendor(build: BuildTree, *, root: Path = Path("/")) -> Vendor | None:
     """The vendor's tree that a build was linked with; None where it needs no vendor's library, or none is found."""
-    search = _search(build, root=root, vendor=None, runtime="bundled")
+    search = search_of(build, root=root, vendor=None, runtime="bundled")
     return detect_vendor(resolve_closure([built.path for built in build.files], search=search), build)
-
-
-def _search(build: BuildTree, *, root: Path, vendor: Vendor | None, runtime: Runtime) -> Search:
-    own = dict.fromkeys(built.path.parent for built in build.files)
-    components = wanted_components(load_components(), build.target.backends)
-    left_out = tuple(pattern for component in components for pattern in component.libraries)
-    return Search(
-        inside=build.folder,
-        own=_own_names(build),
-        extra_folders=(*own, *(vendor.folders if vendor else build.runtime_folders)),
-        system_folders=system_folders(root),
-        policy=LibraryPolicy(
-            vulkan="vulkan" in build.target.backends, left_out=left_out if runtime == "system" else ()
-        ),
-        follow_outside=True,
-    )
-
-
-def _own_names(build: BuildTree) -> dict[str, Path]:
-    """The build's libraries by soname and by name: rpaths may still lead to the folder that a build was moved from."""
-    found = {}
-    for built in build.files:
-        if built.kind != "executable":
-            elf = read_elf(built.path)
-            found[built.path.name] = built.path
-            found[elf.soname or built.path.name] = built.path
-    for built in build.files:
-        for link, _ in sibling_links(built.path):
-            found.setdefault(link, built.path)
-    return found
-
-
-def _with_opened(paths: Sequence[Path], search: Search, vendor: Vendor) -> Closure:
-    """The closure, libraries opened by name included: each round may reach libraries that open more."""
-    opened: dict[str, tuple[str, ...]] = {}
-    cache: dict[Path, ElfFile] = {}
-
-    def read(path: Path) -> ElfFile:
-        if path not in cache:
-            cache[path] = read_elf(path)
-        return cache[path]
-
-    while True:
-        closure = resolve_closure(paths, search=replace(search, opened_by_name=opened), read=read)
-        found = {
-            elf.soname or path.name: names
-            for path, elf in closure.files.items()
-            if (names := vendor.opened_names(path)) and (elf.soname or path.name) not in opened
-        }
-        if not found:
-            return closure
-        opened.update(found)
 
 
 def _add_vendor(draft: Draft, closure: Closure, vendor: Vendor) -> None:
@@ -202,6 +149,16 @@ def _add_vendor(draft: Draft, closure: Closure, vendor: Vendor) -> None:
         if edge.target is not None and (target := names.get(edge.target.resolve())):
             users.setdefault(target, set()).add(names.get(edge.source.resolve(), ""))
     assign_parts(draft, users)
+
+
+def _note_other_trees(draft: Draft, closure: Closure, vendor: Vendor) -> None:
+    """Say which of the vendor's libraries come from elsewhere, because the tree has none of the name that is needed."""
+    folders = {folder.resolve() for folder in vendor.folders}
+    for edge in closure.by_origin("outside"):
+        found = edge.target
+        if found is None or not component_of(edge.needed, vendor.components) or found.parent.resolve() in folders:
+            continue
+        draft.notes.append(f"{vendor.root} has no {edge.needed}, so {found} is taken")
 
 
 def _thin_own(draft: Draft, vendor: Vendor | None) -> None:
@@ -270,30 +227,6 @@ def add_upstream_licenses(draft: Draft, source: Path) -> None:
             draft.add(Entry(f"licenses/{LLAMA}/{path.name}", path, None, LLAMA, edit=False))
     if f"licenses/{LLAMA}/LICENSE" not in draft.entries:
         draft.notes.append("the source tree has no LICENSE file")
-
-
-def link_chain(path: Path) -> tuple[Path, ...]:
-    """A library's path, each link it goes through, and the real file at the end.
-
-    Raises BundleError for a link that leads nowhere or in a circle.
-    """
-    hops = [path]
-    while hops[-1].is_symlink():
-        following = Path(os.path.normpath(hops[-1].parent / hops[-1].readlink()))
-        if following in hops or not (following.is_symlink() or following.exists()):
-            raise BundleError(f"{path} is a link that leads nowhere.", hint="Install the library again.")
-        hops.append(following)
-    return tuple(hops)
-
-
-def sibling_links(path: Path) -> tuple[tuple[str, str], ...]:
-    """The links beside a file that end at it, each with the name it points at: ``libx.so`` → ``libx.so.1`` → file."""
-    found = []
-    for other in sorted(path.parent.iterdir()):
-        if other.is_symlink() and other.resolve() == path.resolve():
-            target = other.readlink()
-            found.append((other.name, target.name if target.name != other.name else path.name))
-    return tuple(found)
 
 
 def _same_bytes(one: Path, other: Path) -> bool:

@@ -163,6 +163,29 @@ def test_the_tree_that_a_build_was_linked_with(build, tree, tmp_path, context):
     assert not [change for change in staged.changes if change.thinned]
 
 
+def test_the_tree_that_is_named_wins_over_the_builds_own(build, tree, tmp_path, context):
+    """A build keeps the RUNPATH to the tree that it was linked with, also after another one is chosen."""
+    shutil.copytree(tree.root, tmp_path / "new", symlinks=True)
+    new = tmp_path / "new/lib/librocblas.so.4.0.1"
+    new.write_bytes(new.read_bytes() + b"newer")
+    plugin(build / "bin/libggml-hip.so", tree, runpath=tree.lib)
+    for chosen, newer in ((tmp_path / "new", True), (tree.root, False)):
+        staged, plan = bundle_folder(build, tmp_path / chosen.name / "out", arch=ARCH, rocm=chosen, context=context)
+        assert (b"newer" in (staged.root / "lib/librocblas.so.4.0.1").read_bytes()) == newer
+        taken = [entry.source for entry in plan.entries if entry.source and entry.destination.startswith("lib/lib")]
+        others = {path.name for path in taken if path.is_relative_to(tmp_path) and not path.is_relative_to(chosen)}
+        assert others <= {"libggml-base.so.0.1", "libtool.so", "libextra.so.2.1"}
+
+
+def test_a_named_tree_without_a_needed_library(build, tree, tmp_path, context):
+    """Another release has another soname: what the build was linked with is taken, and that is said."""
+    shutil.copytree(tree.root, tmp_path / "new", symlinks=True)
+    (tmp_path / "new/lib/libhipblas.so.2").unlink()
+    plugin(build / "bin/libggml-hip.so", tree, runpath=tree.lib)
+    _, plan = bundle_folder(build, tmp_path / "out", arch=ARCH, rocm=tmp_path / "new", context=context)
+    assert f"{tmp_path}/new has no libhipblas.so.2, so {tree.lib}/libhipblas.so.2 is taken" in plan.notes
+
+
 def test_build_info_lists_what_was_thinned(build, tree, tmp_path, context):
     staged, _ = bundle(build, tree, tmp_path / "out", context)
     document = json.loads((staged.root / "BUILD_INFO.json").read_text())
