@@ -35,22 +35,23 @@ class Draft:
 
     entries: dict[str, Entry] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    places: dict[Path, str] = field(default_factory=dict)
+    """The destination of every file by its real path, those included whose copy was there first."""
 
     def add(self, entry: Entry) -> None:
         """Add an entry; the same file or link twice is one.
 
         Raises BundleError for two sources with one destination and other bytes, both named.
         """
-        known = self.entries.get(entry.destination)
-        if known is None:
-            self.entries[entry.destination] = entry
-            return
+        known = self.entries.setdefault(entry.destination, entry)
         if known.link != entry.link or (known.source and entry.source and not _same_bytes(known.source, entry.source)):
             raise BundleError(
                 f"Two different files want to be {entry.destination}: {known.source or known.link} and "
                 f"{entry.source or entry.link}.",
                 hint="Keep one of them: two versions of a library are installed, or two trees are mixed.",
             )
+        if entry.source:
+            self.places[entry.source.resolve()] = entry.destination
 
     def plan(self, name: str, *, rpath: str) -> BundlePlan:
         """The finished plan, sorted."""
@@ -144,10 +145,9 @@ def _add_vendor(draft: Draft, closure: Closure, vendor: Vendor) -> None:
             add_component(draft, path, vendor, component=component)
     add_kpacks(draft, placed, vendor)
     users: dict[str, set[str]] = {}
-    names = {entry.source.resolve(): destination for destination, entry in draft.entries.items() if entry.source}
     for edge in closure.edges:
-        if edge.target is not None and (target := names.get(edge.target.resolve())):
-            users.setdefault(target, set()).add(names.get(edge.source.resolve(), ""))
+        if edge.target is not None and (target := draft.places.get(edge.target.resolve())):
+            users.setdefault(target, set()).add(draft.places.get(edge.source.resolve(), ""))
     assign_parts(draft, users)
 
 
@@ -183,7 +183,7 @@ def add_closure(draft: Draft, closure: Closure, *, packages: Sequence[PackageFil
             hint="Install what holds them, or name the tree that has them (--rocm).",
             details=lines,
         )
-    planned = {entry.source.resolve() for entry in draft.entries.values() if entry.source}
+    planned = set(draft.places)
     for edge in closure.edges:
         if edge.target is None or edge.target.resolve() in planned:
             continue

@@ -232,6 +232,36 @@ def test_two_files_for_one_place(small_build, tmp_path, context):
         plan_bundle(build.tree, name=NAME, context=context, root=build.system)
 
 
+def test_two_copies_of_one_library(small_build, tmp_path, context):
+    """Found under two paths, bundled once: whoever was led to the other copy has to find it as well."""
+    place = ("-shared", "-fPIC", "-Wl,-soname,libcopy.so.1")
+    one = tmp_path / "one"
+    deep = compile_c(one / "libdeep.so.1", "int deep(void) { return 1; }", "-shared", "-Wl,-soname,libdeep.so.1")
+    source = "int deep(void); int c(void) { return deep(); }"
+    compile_c(one / "libcopy.so.1", source, *place, deep, "-Wl,-rpath,$ORIGIN")
+    shutil.copytree(one, tmp_path / "two")
+    bins = small_build.tree.folder / "bin"
+    build = small_build
+    for folder in ("one", "two"):
+        # Two libraries of the system, each with a copy of its own: one process meets each.
+        user = compile_c(
+            small_build.system / f"usr/lib/x86_64-linux-gnu/lib{folder}.so.1",
+            f"int c(void); int {folder}(void) {{ return c(); }}",
+            "-shared",
+            "-fPIC",
+            f"-Wl,-soname,lib{folder}.so.1,--enable-new-dtags,-rpath,{tmp_path / folder}",
+            tmp_path / folder / "libcopy.so.1",
+        )
+        extra = compile_c(
+            bins / f"libggml-{folder}.so", f"int {folder}(void); int score(void) {{ return {folder}(); }}", "-shared",
+            "-fPIC", user, f"-Wl,-rpath-link,{tmp_path / folder}",
+        )  # fmt: skip
+        build = build.with_files(BuiltFile(f"ggml-{folder}", "module", extra, plugin=True))
+    staged = make(build, tmp_path / "stage", context)
+    closure = resolve_closure(elf_roots(staged.root), search=Search(inside=staged.root))
+    assert not closure.by_origin("missing")
+
+
 def test_hard_links_stay_hard_links(small_build, tmp_path, context):
     out = small_build.tree.folder / "bin"
     (out / "llama-twin").hardlink_to(out / "llama-small")
