@@ -11,6 +11,7 @@ from llamabuild.bundle.archs import arch_order, base_arch
 from llamabuild.bundle.foreign import foreign_build
 from llamabuild.bundle.kpack import simulate_kpack
 from llamabuild.bundle.manifest import write_build_info
+from llamabuild.bundle.names import bundle_name, check_name, name_from
 from llamabuild.bundle.options import BundleOptions
 from llamabuild.bundle.plan import own_vendor, plan_bundle
 from llamabuild.bundle.stage import stage
@@ -79,9 +80,12 @@ def bundle_folder(
     ``llama-<folder>-<target>[-<arch>]``. The date of its files is ``SOURCE_DATE_EPOCH``, else that of the newest
     program, so that bundling twice gives the same archive.
 
-    Raises UsageError for a folder without programs or a HIP build without an arch, BundleError for all else.
+    Raises UsageError for a name that is no plain one, a folder without programs or a HIP build without an arch,
+    BundleError for all else.
     """
     options = options or BundleOptions()
+    if name is not None:
+        check_name(name)
     build = foreign_build(folder.absolute(), arch=arch)
     if "hip" in build.target.backends and not arch:
         raise UsageError(
@@ -95,11 +99,10 @@ def bundle_folder(
         vendor = cuda_vendor(cuda.absolute())
     elif (found := own_vendor(build)) is not None:
         vendor = replace(found, keep=options.keep_archs, thin=found.thin and options.thin)
-    label = f"{build.target.name}-{arch}" if arch else build.target.name
     return bundle_build(
         build,
         out,
-        name=name or f"llama-{folder.absolute().name}-{label}",
+        name=name or bundle_name(name_from(folder.resolve().name), build.target.name, arch),
         date=_date(build, context),
         context=context,
         strip_tool=_strip(context),

@@ -277,6 +277,15 @@ def test_archives_of_a_build_folder_are_the_same_bit_for_bit(build, tree, tmp_pa
     assert sums[0] == sums[1]
 
 
+def test_names_of_bundles(build, tree, tmp_path, context):
+    with pytest.raises(UsageError, match="--name"):
+        bundle(build, tree, tmp_path / "out", context, name="../evil")
+    assert not (tmp_path / "out").exists()
+    (build / "bin/inner").mkdir()
+    staged, _ = bundle(build / "bin/inner/../..", tree, tmp_path / "out", context)
+    assert staged.name == "llama-build-hip-gfx1100"
+
+
 def test_what_a_user_may_get_wrong(build, tree, tmp_path, context):
     with pytest.raises(UsageError, match="bundled for one arch"):
         bundle(build, tree, tmp_path / "out", context, arch="")
