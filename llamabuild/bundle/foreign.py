@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from llamabuild.build.cmake_cache import CMakeCache, read_cache
 from llamabuild.build.model import BuildTree, BuiltFile, Target
+from llamabuild.bundle.rules import component_of, load_components
 from llamabuild.core.errors import UsageError
+from llamabuild.elf.policy import LibraryPolicy
 from llamabuild.elf.read import ElfFile, is_elf, read_elf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 _PLUGIN = re.compile(r"^libggml-(?!base)(?P<backend>[a-z0-9]+)(?:-[a-z0-9_]+)?\.so$")
 _FOLDERS = ("bin", "lib", "lib64", ".")
 _BACKENDS = ("cpu", "cuda", "vulkan", "hip")
 
 
-def foreign_build(folder: Path, *, arch: str, rpath: Literal["rpath", "runpath"] = "rpath") -> BuildTree:
+def foreign_build(
+    folder: Path, *, arch: str, note: Callable[[str], None], rpath: Literal["rpath", "runpath"] = "rpath"
+) -> BuildTree:
     """Read a llama.cpp build folder: programs, libraries and plugins by looking at the files, options by its cache.
 
     A file is a plugin when ggml would open it (``libggml-<backend>.so``) and nothing in the folder needs it by name.
-    Raises UsageError for a folder without a program of llama.cpp, ElfError for damaged files.
+    A vendor's libraries beside them are no files of the build, only found in its ``runtime_folders``; those that are
+    the host's are left out, and ``note`` is told so. Raises UsageError for a folder without a program of llama.cpp,
+    ElfError for damaged files.
     """
     found = [path for place in _FOLDERS for path in _elf_files(folder / place)]
-    facts = {path: read_elf(path) for path in found}
+    everything = {path: read_elf(path) for path in found}
+    facts, vendors = _sort_out(everything, note=note)
     needed = {name for elf in facts.values() for name in elf.needed}
     files = tuple(
         BuiltFile(
@@ -69,7 +79,28 @@ def foreign_build(folder: Path, *, arch: str, rpath: Literal["rpath", "runpath"]
         build_commit=cache.value("LLAMA_BUILD_COMMIT", "unknown"),
         network="unknown",
         log=folder,
+        runtime_folders=tuple(dict.fromkeys(path.parent for path in vendors)),
     )
+
+
+def _sort_out(
+    found: Mapping[Path, ElfFile], *, note: Callable[[str], None]
+) -> tuple[dict[Path, ElfFile], tuple[Path, ...]]:
+    """The files that may be the build's own, and those of vendors' runtimes."""
+    components = load_components()
+    policy = LibraryPolicy(vulkan=any(path.name.startswith("libggml-vulkan") for path in found))
+    own: dict[Path, ElfFile] = {}
+    vendors: list[Path] = []
+    for path, elf in found.items():
+        names = {path.name, elf.soname or path.name}
+        whose = next((kind for name in sorted(names) if (kind := policy.classify(name))), None)
+        if elf.kind == "shared" and whose:
+            note(f"{path} is left out: it is the host's own" + (" driver" if whose == "driver" else ""))
+        elif elf.kind == "shared" and any(component_of(name, components) for name in names):
+            vendors.append(path)
+        else:
+            own[path] = elf
+    return own, tuple(vendors)
 
 
 def _elf_files(folder: Path) -> list[Path]:

@@ -86,7 +86,7 @@ def bundle_folder(
     options = options or BundleOptions()
     if name is not None:
         check_name(name)
-    build = foreign_build(folder.absolute(), arch=arch)
+    build = foreign_build(folder.absolute(), arch=arch, note=context.console.note)
     if "hip" in build.target.backends and not arch:
         raise UsageError(
             f"{folder} is a HIP build, and device files are bundled for one arch.",

@@ -87,12 +87,15 @@ def wanted_components(components: Sequence[Component], backends: Sequence[str]) 
 
 
 def detect_vendor(closure: Closure, build: BuildTree) -> Vendor | None:
-    """The tree that a build's own libraries lead to; None where no vendor library is needed or found."""
+    """The tree that a build's own libraries lead to, which may be the build folder itself: releases are often flat.
+
+    None where no vendor library is needed or found.
+    """
     components = wanted_components(load_components(), build.target.backends)
     folders = [
         edge.target.parent
         for edge in closure.edges
-        if edge.target is not None and edge.origin == "outside" and component_of(edge.needed, components)
+        if edge.target is not None and component_of(edge.needed, components)
     ]
     if not folders:
         return None

@@ -277,6 +277,24 @@ def test_archives_of_a_build_folder_are_the_same_bit_for_bit(build, tree, tmp_pa
     assert sums[0] == sums[1]
 
 
+@pytest.mark.parametrize("named", ["the folder", "another tree", "nothing"])
+def test_a_flat_release(build, tree, tmp_path, context, named):
+    """ROCm's libraries and kernels in one folder with the programs, as releases ship them."""
+    flat = build / "bin"
+    shutil.copytree(tree.lib, flat, symlinks=True, dirs_exist_ok=True)
+    plugin(flat / "libggml-hip.so", tree, runpath=tmp_path / "gone")
+    (tree.lib / "librocblas.so.4.0.1").write_bytes((tree.lib / "librocblas.so.4.0.1").read_bytes() + b"newer")
+    rocm = {"the folder": flat, "another tree": tree.root, "nothing": None}[named]
+    staged, plan = bundle_folder(build, tmp_path / "out", arch=ARCH, rocm=rocm, context=context)
+    made = files(staged.root)
+    assert "lib/rocblas/library/TensileLibrary_lazy_gfx1100.dat" in made
+    assert not [name for name in made if "gfx1030" in name]
+    parts = {entry.destination: entry.part for entry in plan.entries}
+    assert parts["lib/librocblas.so.4.0.1"] == parts["lib/libamdhip64.so.6.0.1"] == "rocm-runtime"
+    newer = b"newer" in (staged.root / "lib/librocblas.so.4.0.1").read_bytes()
+    assert newer == (named == "another tree")
+
+
 def test_names_of_bundles(build, tree, tmp_path, context):
     with pytest.raises(UsageError, match="--name"):
         bundle(build, tree, tmp_path / "out", context, name="../evil")

@@ -104,6 +104,15 @@ def test_python_wheels(tmp_path: Path) -> None:
         assert tree.prefix == root / "_rocm_sdk_devel"
 
 
+def test_a_flat_folder(tmp_path: Path) -> None:
+    root = lay(
+        tmp_path / "release/bin", "llama-server", "librocblas.so.5", "rocblas/library/TensileLibrary_lazy_gfx1201.dat"
+    )
+    tree = find_rocm(root)
+    assert (tree.root, tree.library_folders) == (root, (root,))
+    assert tree.rocblas_library == root / "rocblas/library"
+
+
 def test_a_folder_without_rocm_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="holds no ROCm") as caught:
         find_rocm(lay(tmp_path, "lib/libc.so.6"))
