@@ -78,6 +78,8 @@ def find_rocm(path: Path) -> RocmTree:
     for root, candidates in (*places, (start, [start])):
         folders = _library_folders(candidates)
         if folders:
+            # Of several wheels with the same libraries, each for its own archs, the one that was named comes first.
+            folders = tuple(sorted(folders, key=lambda folder: not folder.is_relative_to(start)))
             return RocmTree(
                 root=root,
                 layout=_layout(root, folders),
@@ -97,9 +99,10 @@ def find_rocm(path: Path) -> RocmTree:
 
 def _possible_roots(path: Path) -> Iterator[Path]:
     """The roots that a person may mean by ``path``."""
-    if path.name.startswith("_rocm_sdk_"):
-        # One wheel's folder is a tree of its own, without the libraries of the other wheels.
-        yield path.parent
+    for folder in (path, path.parent):
+        if folder.name.startswith("_rocm_sdk_"):
+            # One wheel's folder is a tree of its own, without the libraries of the other wheels.
+            yield folder.parent
     yield path
     if path.name in {"lib", "lib64"}:
         yield path.parent

@@ -13,6 +13,7 @@ from llamabuild.bundle.model import Entry
 from llamabuild.bundle.rules import READ_FROM_ROCBLAS, Component, DataFolder
 from llamabuild.bundle.tensile import rocblas_depth
 from llamabuild.bundle.thin import serves
+from llamabuild.bundle.trees import rocblas_archs
 from llamabuild.core.errors import BundleError
 
 if TYPE_CHECKING:
@@ -138,8 +139,10 @@ def _judge_archs(
             f"; it has them for {has}" if has else ", and for no other arch either"
         )
         if folder.index_required:
+            others = {place: rocblas_archs(place) for place in vendor.folders if not source.is_relative_to(place)}
             raise BundleError(
                 f"{said}.",
+                details=tuple(f"{place} has them for {', '.join(archs)}" for place, archs in others.items() if archs),
                 hint=f"Take a {component.title} that was built for {arch}, or bundle for one of the archs named.",
             )
         draft.notes.append(

@@ -277,6 +277,39 @@ def test_archives_of_a_build_folder_are_the_same_bit_for_bit(build, tree, tmp_pa
     assert sums[0] == sums[1]
 
 
+@pytest.fixture
+def families(small_template, tmp_path) -> Path:
+    """A site-packages with ROCm for two families of archs, and ``build`` beside it."""
+    tree = make_tree(tmp_path / "site", "wheels")
+    fill(tmp_path / "build", small_template, tree)
+    other = tmp_path / "site/_rocm_sdk_libraries_gfx120X"
+    shutil.copytree(tree.lib.parent, other, symlinks=True)
+    for path in other.rglob("*gfx1100*"):
+        path.rename(path.with_name(path.name.replace("gfx1100", "gfx1201")))
+    for library in ("librocblas.so.4.0.1", "libhipblaslt.so.1.0.1"):
+        path = other / "lib" / library
+        path.write_bytes(path.read_bytes() + b"gfx120X")
+    return tmp_path / "site"
+
+
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx1201"])
+def test_the_wheels_for_the_arch(families, tmp_path, context, arch):
+    staged, _ = bundle_folder(tmp_path / "build", tmp_path / "out", arch=arch, rocm=families, context=context)
+    assert f"lib/rocblas/library/TensileLibrary_lazy_{arch}.dat" in files(staged.root)
+    for library in ("librocblas.so.4.0.1", "libhipblaslt.so.1.0.1"):
+        assert (b"gfx120X" in (staged.root / "lib" / library).read_bytes()) == (arch == "gfx1201")
+
+
+def test_the_wheel_that_is_named(families, tmp_path, context):
+    named = families / "_rocm_sdk_libraries_gfx120X"
+    staged, _ = bundle_folder(tmp_path / "build", tmp_path / "out", arch="gfx1030", rocm=named, context=context)
+    assert b"gfx120X" in (staged.root / "lib/librocblas.so.4.0.1").read_bytes()
+    with pytest.raises(BundleError, match="it has them for gfx90a, gfx1030, gfx1201") as caught:
+        bundle_folder(tmp_path / "build", tmp_path / "out", arch=ARCH, rocm=named, context=context)
+    other = families / "_rocm_sdk_libraries_gfx110X/lib"
+    assert caught.value.details == (f"{other} has them for gfx90a, gfx1030, gfx1100",)
+
+
 @pytest.mark.parametrize("named", ["the folder", "another tree", "nothing"])
 def test_a_flat_release(build, tree, tmp_path, context, named):
     """ROCm's libraries and kernels in one folder with the programs, as releases ship them."""
