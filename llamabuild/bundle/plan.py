@@ -195,11 +195,12 @@ def add_library(draft: Draft, path: Path, *, needed: str, packages: Sequence[Pac
     hops = link_chain(path)
     real = hops[-1]
     names = list(dict.fromkeys([needed, *(hop.name for hop in hops)]))
+    # Distributions lead through folders of alternatives, often back to the first name: there the chain is complete.
+    names = names[: names.index(real.name) + 1]
     owner, licenses = _licenses(real, packages, names=names)
     draft.add(Entry(f"lib/{real.name}", real, None, owner or "system", edit=True))
     for name, following in itertools.pairwise(names):
-        if name != real.name:
-            draft.add(Entry(f"lib/{name}", None, following, owner or "system", edit=False))
+        draft.add(Entry(f"lib/{name}", None, following, owner or "system", edit=False))
     for destination, file in licenses.items():
         draft.add(Entry(destination, file, None, owner or "system", edit=False))
     # A vendor's component brings its licences itself.

@@ -221,6 +221,34 @@ def test_a_chain_of_links_is_copied_whole(small_build, tmp_path, context):
     assert (staged.root / "lib/libextra.so.2").is_file()
 
 
+def test_links_through_other_folders(small_build, tmp_path, context):
+    """Debian's alternatives: out to another folder, through links there, and to a file of the first name."""
+    libraries = small_build.system / "usr/lib/x86_64-linux-gnu"
+    for folder in ("alternatives", "real/private"):
+        (libraries / folder).mkdir(parents=True)
+    (libraries / "libextra.so.2").unlink()
+    (libraries / "libextra.so.2.1").rename(libraries / "real/private/libextra.so.2")
+    (libraries / "linked").symlink_to("real/private")
+    (libraries / "libextra.so.2").symlink_to("alternatives/one")
+    (libraries / "alternatives/one").symlink_to("two")
+    # The loader takes the ".." of the folder that "linked" leads to.
+    (libraries / "alternatives/two").symlink_to("../linked/../private/libextra.so.2")
+    staged = make(small_build, tmp_path / "stage", context)
+    assert {name for name in names(staged.root) if "two" in name or "one" in name or "extra" in name} == {
+        "lib/libextra.so.2",
+        "licenses/libextra2/copyright",
+    }
+    assert not (staged.root / "lib/libextra.so.2").is_symlink()
+    libraries = small_build.tree.folder / "bin"
+    (libraries / "away").symlink_to("away")
+    (libraries / "libggml-base.so").unlink()
+    (libraries / "libggml-base.so").symlink_to("other/libggml-base.so.0.1x")
+    (libraries / "other").mkdir()
+    (libraries / "other/libggml-base.so.0.1x").symlink_to("../libggml-base.so.0.1")
+    staged = make(small_build, tmp_path / "stage", context)
+    assert (staged.root / "lib/libggml-base.so").readlink() == Path("libggml-base.so.0.1")
+
+
 def test_two_files_for_one_place(small_build, tmp_path, context):
     other = compile_c(
         tmp_path / "other/libtool.so", "int tool(void) { return 0; }", "-shared", "-Wl,-soname,libtool.so"
