@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _PLUGIN = re.compile(r"^libggml-(?!base)(?P<backend>[a-z0-9]+)(?:-[a-z0-9_]+)?\.so$")
+_PROGRAM = re.compile(r"^(?:llama(?:-.+)?|(?:ggml-)?rpc-server)$")
+"""``llama`` holds all tools of newer versions; tests and generators beside them are not for users."""
 _FOLDERS = ("bin", "lib", "lib64", ".")
 _BACKENDS = ("cpu", "cuda", "vulkan", "hip")
 
@@ -34,6 +36,7 @@ def foreign_build(
     found = [path for place in _FOLDERS for path in _elf_files(folder / place)]
     everything = {path: read_elf(path) for path in found}
     facts, vendors = _sort_out(everything, note=note)
+    facts |= {link: read_elf(link) for link in _linked_programs(folder, facts)}
     needed = {name for elf in facts.values() for name in elf.needed}
     files = tuple(
         BuiltFile(
@@ -43,11 +46,11 @@ def foreign_build(
             plugin=plugin,
         )
         for path, elf in sorted(facts.items())
-        if (plugin := _is_plugin(path, elf, needed)) or elf.kind == "shared" or path.name.startswith("llama-")
+        if (plugin := _is_plugin(path, elf, needed)) or elf.kind == "shared" or _PROGRAM.match(path.name)
     )
     if not any(file.kind == "executable" for file in files):
         raise UsageError(
-            f"{folder} holds no program of llama.cpp: nothing named llama-* in {', '.join(_FOLDERS[:3])}.",
+            f"{folder} holds no program of llama.cpp: nothing named llama or llama-* in {', '.join(_FOLDERS[:3])}.",
             hint="Name the folder that CMake was run in, the one with bin/llama-server below it.",
         )
     text = folder / "CMakeCache.txt"
@@ -107,6 +110,25 @@ def _elf_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return [path for path in sorted(folder.iterdir()) if not path.is_symlink() and is_elf(path)]
+
+
+def _linked_programs(folder: Path, files: Mapping[Path, ElfFile]) -> list[Path]:
+    """Programs that are links, such as ``llama-server -> ../app/llama``, to what the scanned folders do not hold.
+
+    A link beside its program comes along with it.
+    """
+    real = {path.resolve(): path for path in files if _PROGRAM.match(path.name)}
+    names = {path.name for path in real.values()}
+    found = []
+    for place in _FOLDERS:
+        for path in sorted((folder / place).glob("*")):
+            if not path.is_symlink() or not _PROGRAM.match(path.name) or path.name in names or not is_elf(path):
+                continue
+            program = real.get(path.resolve())
+            names.add(path.name)
+            if program is None or program.parent.resolve() != path.parent.resolve():
+                found.append(path)
+    return found
 
 
 def _is_plugin(path: Path, elf: ElfFile, needed: set[str]) -> bool:

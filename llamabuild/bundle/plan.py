@@ -86,9 +86,9 @@ def plan_bundle(
     for built in build.files:
         folder = "bin" if built.kind == "executable" or built.plugin else "lib"
         draft.add(Entry(f"{folder}/{built.path.name}", built.path, None, LLAMA, edit=True, strip=True))
-        if folder == "lib":
+        if folder == "lib" or built.kind == "executable":
             for link, target in sibling_links(built.path):
-                draft.add(Entry(f"lib/{link}", None, target, LLAMA, edit=False))
+                draft.add(Entry(f"{folder}/{link}", None, target, LLAMA, edit=False))
     if vendor is None and runtime != "system":
         vendor = own_vendor(build, root=root)
     search = search_of(build, root=root, vendor=vendor, runtime=runtime)

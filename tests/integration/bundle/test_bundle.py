@@ -17,6 +17,7 @@ from llamabuild.build.model import BuiltFile
 from llamabuild.bundle.archive import make_archives, write_sums
 from llamabuild.bundle.manifest import write_build_info
 from llamabuild.bundle.plan import plan_bundle
+from llamabuild.bundle.run import bundle_folder
 from llamabuild.bundle.stage import stage
 from llamabuild.bundle.unpack import open_archive
 from llamabuild.core.errors import BundleError
@@ -247,6 +248,34 @@ def test_links_through_other_folders(small_build, tmp_path, context):
     (libraries / "other/libggml-base.so.0.1x").symlink_to("../libggml-base.so.0.1")
     staged = make(small_build, tmp_path / "stage", context)
     assert (staged.root / "lib/libggml-base.so").readlink() == Path("libggml-base.so.0.1")
+
+
+def test_programs_of_a_foreign_build(small_build, tmp_path, context):
+    """One program for all tools, links to it from beside it and from elsewhere, and the RPC server's two names."""
+    folder = small_build.tree.folder
+    bins = folder / "bin"
+    (bins / "llama-small").rename(bins / "llama")
+    (bins / "llama-server").symlink_to("llama")
+    (folder / "app").mkdir()
+    for name in ("rpc-server", "ggml-rpc-server", "test-nothing"):
+        shutil.copy2(bins / "llama", bins / name)
+    shutil.copy2(bins / "llama", folder / "app/multi")
+    (bins / "llama-cli").symlink_to("../app/multi")
+    (bins / "llama-gone").symlink_to("../app/gone")
+    (bins / "llama-round").symlink_to("llama-round")
+    (folder / "llama-bench").symlink_to("bin/llama")
+    for extra in (small_build.system / "usr/lib/x86_64-linux-gnu").iterdir():
+        shutil.copy2(extra, bins / extra.name, follow_symlinks=False)
+    staged, _ = bundle_folder(folder, tmp_path / "out", arch="", context=context)
+    made = staged.root / "bin"
+    programs = {"llama", "llama-server", "rpc-server", "ggml-rpc-server", "llama-cli", "llama-bench"}
+    assert {path.name for path in made.iterdir()} == programs | {"libggml-cpu.so"}
+    assert (made / "llama-server").readlink() == Path("llama")
+    assert not (made / "llama-cli").is_symlink()
+    shutil.rmtree(folder)
+    for name in sorted(programs):
+        done = subprocess.run([made / name], env={}, capture_output=True, text=True, check=False)
+        assert done.stdout == "tool 7 plugin 42\n", name
 
 
 def test_two_files_for_one_place(small_build, tmp_path, context):
