@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.bundle.archs import arch_order, base_arch
+from llamabuild.bundle.asked import check_asked, date_asked
 from llamabuild.bundle.foreign import foreign_build
 from llamabuild.bundle.kpack import simulate_kpack
 from llamabuild.bundle.manifest import write_build_info
@@ -17,7 +18,7 @@ from llamabuild.bundle.plan import own_vendor, plan_bundle
 from llamabuild.bundle.stage import stage
 from llamabuild.bundle.tensile import SearchResult, simulate_hipblaslt, simulate_rocblas
 from llamabuild.bundle.trees import cuda_vendor, rocm_vendor
-from llamabuild.core.errors import BundleError, UsageError
+from llamabuild.core.errors import BundleError
 
 if TYPE_CHECKING:
     from llamabuild.build.model import BuildTree
@@ -80,18 +81,14 @@ def bundle_folder(
     ``llama-<folder>-<target>[-<arch>]``. The date of its files is ``SOURCE_DATE_EPOCH``, else that of the newest
     program, so that bundling twice gives the same archive.
 
-    Raises UsageError for a name that is no plain one, a folder without programs or a HIP build without an arch,
-    BundleError for all else.
+    Raises UsageError for a name that is no plain one, a folder without programs, and options or a date that do not
+    fit it; BundleError for all else.
     """
     options = options or BundleOptions()
     if name is not None:
         check_name(name)
     build = foreign_build(folder.absolute(), arch=arch, note=context.console.note)
-    if "hip" in build.target.backends and not arch:
-        raise UsageError(
-            f"{folder} is a HIP build, and device files are bundled for one arch.",
-            hint="Say which with --arch, such as gfx1100 (`rocminfo | grep gfx` names the card's).",
-        )
+    check_asked(build, arch=arch, keep=options.keep_archs, rocm=rocm, cuda=cuda)
     vendor = None
     if rocm is not None:
         vendor = rocm_vendor(rocm.absolute(), arch=arch, keep=options.keep_archs, thin=options.thin)
@@ -112,8 +109,8 @@ def bundle_folder(
 
 
 def _date(build: BuildTree, context: Context) -> int:
-    given = context.env.get("SOURCE_DATE_EPOCH", "")
-    return int(given) if given.isdecimal() else int(max(built.path.stat().st_mtime for built in build.files))
+    given = date_asked(context.env)
+    return given if given is not None else int(max(built.path.stat().st_mtime for built in build.files))
 
 
 def _strip(context: Context) -> Path | None:
