@@ -13,11 +13,12 @@ from llamabuild.bundle.model import BundlePlan, Entry
 from llamabuild.bundle.rpaths import set_rpaths
 from llamabuild.bundle.rules import component_of, load_components
 from llamabuild.bundle.search import closure_with_opened, search_of
+from llamabuild.bundle.stage import told_as_bundling
 from llamabuild.bundle.trees import Vendor, detect_vendor
 from llamabuild.bundle.vendor import add_component, add_data_folders, add_kpacks, assign_parts
 from llamabuild.core.errors import BundleError
 from llamabuild.core.files import sha256_file
-from llamabuild.elf.closure import Closure, resolve_closure
+from llamabuild.elf.closure import Closure, Edge, resolve_closure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +120,8 @@ def check_kernels(vendor: Vendor) -> None:
     for component in vendor.components:
         library = vendor.library_of(component)
         if library is not None and any(folder.index_required for folder in component.folders):
-            add_data_folders(Draft(), library, vendor, component=component)
+            with told_as_bundling(vendor.root):
+                add_data_folders(Draft(), library, vendor, component=component)
 
 
 def own_vendor(build: BuildTree, *, root: Path = Path("/")) -> Vendor | None:
@@ -176,10 +178,12 @@ def add_closure(draft: Draft, closure: Closure, *, packages: Sequence[PackageFil
     Raises BundleError for libraries that are missing.
     """
     if missing := closure.by_origin("missing"):
-        lines = tuple(sorted({f"{edge.needed}, needed by {edge.source.name} {edge.note}".strip() for edge in missing}))
+        lines = tuple(sorted({_told_missing(edge) for edge in missing}))
+        count = len({edge.needed for edge in missing})
         raise BundleError(
-            f"{len({edge.needed for edge in missing})} libraries were not found: {lines[0]}"
-            + (" and others." if len(lines) > 1 else "."),
+            f"{count} libraries were not found: {lines[0]}, and others."
+            if count > 1
+            else f"A library was not found: {lines[0]}.",
             hint="Install what holds them, or name the tree that has them (--rocm).",
             details=lines,
         )
@@ -188,6 +192,11 @@ def add_closure(draft: Draft, closure: Closure, *, packages: Sequence[PackageFil
         if edge.target is None or edge.target.resolve() in planned:
             continue
         add_library(draft, edge.target, needed=edge.needed, packages=packages)
+
+
+def _told_missing(edge: Edge) -> str:
+    note = f" ({edge.note.removesuffix('.')})" if edge.note else ""
+    return f"{edge.needed}, needed by {edge.source.name}{note}"
 
 
 def add_library(draft: Draft, path: Path, *, needed: str, packages: Sequence[PackageFiles]) -> None:

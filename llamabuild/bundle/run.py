@@ -15,7 +15,7 @@ from llamabuild.bundle.manifest import write_build_info
 from llamabuild.bundle.names import bundle_name, check_name, name_from
 from llamabuild.bundle.options import BundleOptions
 from llamabuild.bundle.plan import own_vendor, plan_bundle
-from llamabuild.bundle.stage import stage
+from llamabuild.bundle.stage import stage, told_as_bundling
 from llamabuild.bundle.tensile import SearchResult, simulate_hipblaslt, simulate_rocblas
 from llamabuild.bundle.trees import cuda_vendor, rocm_vendor
 from llamabuild.core.errors import BundleError
@@ -48,19 +48,20 @@ def bundle_build(
     ``patched``: None for a build that this tool did not make. Raises BundleError; nothing half-made is left.
     """
     more = {} if root is None else {"root": root}
-    plan = plan_bundle(build, name=name, context=context, vendor=vendor, runtime=runtime, **more)
-    for note in plan.notes:
-        context.console.note(note)
-    staged = stage(plan, folder, date=date, context=context, strip_tool=strip_tool, share=True)
-    facts: dict[str, str] = {}
-    if "hip" in build.target.backends and runtime != "system":
-        facts = check_device_files(staged.root, build.target.arch, plan=plan)
-    runtime_info = {
-        "kind": runtime,
-        "device_files": facts,
-        "parts": sorted({entry.part for entry in plan.entries} - {""}),
-    }
-    write_build_info(staged, build=build, plan=plan, patched=patched, runtime=runtime_info)
+    with told_as_bundling(folder / name):
+        plan = plan_bundle(build, name=name, context=context, vendor=vendor, runtime=runtime, **more)
+        for note in plan.notes:
+            context.console.note(note)
+        staged = stage(plan, folder, date=date, context=context, strip_tool=strip_tool, share=True)
+        facts: dict[str, str] = {}
+        if "hip" in build.target.backends and runtime != "system":
+            facts = check_device_files(staged.root, build.target.arch, plan=plan)
+        runtime_info = {
+            "kind": runtime,
+            "device_files": facts,
+            "parts": sorted({entry.part for entry in plan.entries} - {""}),
+        }
+        write_build_info(staged, build=build, plan=plan, patched=patched, runtime=runtime_info)
     return staged, plan
 
 
@@ -87,25 +88,31 @@ def bundle_folder(
     options = options or BundleOptions()
     if name is not None:
         check_name(name)
-    build = foreign_build(folder.absolute(), arch=arch, note=context.console.note)
-    check_asked(build, arch=arch, keep=options.keep_archs, rocm=rocm, cuda=cuda)
-    vendor = None
-    if rocm is not None:
-        vendor = rocm_vendor(rocm.absolute(), arch=arch, keep=options.keep_archs, thin=options.thin)
-    elif cuda is not None:
-        vendor = cuda_vendor(cuda.absolute())
-    elif (found := own_vendor(build)) is not None:
-        vendor = replace(found, keep=options.keep_archs, thin=found.thin and options.thin)
+    with told_as_bundling(folder):
+        build = foreign_build(folder.absolute(), arch=arch, note=context.console.note)
+        check_asked(build, arch=arch, keep=options.keep_archs, rocm=rocm, cuda=cuda)
+        vendor = _vendor(build, rocm=rocm, cuda=cuda, options=options)
+        date = _date(build, context)
     return bundle_build(
         build,
         out,
         name=name or bundle_name(name_from(folder.resolve().name), build.target.name, arch),
-        date=_date(build, context),
+        date=date,
         context=context,
         strip_tool=_strip(context),
         vendor=vendor,
         runtime=options.runtime_for(build.target.backends),
     )
+
+
+def _vendor(build: BuildTree, *, rocm: Path | None, cuda: Path | None, options: BundleOptions) -> Vendor | None:
+    if rocm is not None:
+        arch = build.target.arch
+        return rocm_vendor(rocm.absolute(), arch=arch, keep=options.keep_archs, thin=options.thin)
+    if cuda is not None:
+        return cuda_vendor(cuda.absolute())
+    found = own_vendor(build)
+    return found and replace(found, keep=options.keep_archs, thin=found.thin and options.thin)
 
 
 def _date(build: BuildTree, context: Context) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from llamabuild.build.rocm import RocmTree, find_rocm
 from llamabuild.bundle.archs import available_archs, base_arch
+from llamabuild.bundle.links import link_chain
 from llamabuild.bundle.rules import Component, component_of, load_components
 from llamabuild.bundle.tensile import literals
 from llamabuild.core.errors import BundleError, ToolError
@@ -56,14 +57,17 @@ class Vendor:
         return next(candidates, None)
 
     def always(self) -> tuple[Path, ...]:
-        """Libraries of the components that come along where the tree has them, by their sonames' links."""
+        """Libraries of the components that come along where the tree has them, by their sonames' links.
+
+        Raises BundleError for a link that leads nowhere.
+        """
         wanted = [pattern for component in self.components if component.always for pattern in component.libraries]
         found: dict[Path, Path] = {}
         for pattern in wanted:
             listed = (sorted(folder.glob(f"{pattern}.[0-9]*")) for folder in self.folders)
             # Wheels for several families of archs have it once each: the first folder's is meant.
             for path in sorted(next(filter(None, listed), []), key=lambda path: len(path.name)):
-                found.setdefault(path.resolve(), path)
+                found.setdefault(link_chain(path)[-1], path)
         return tuple(found.values())
 
     def opened_names(self, library: Path) -> tuple[str, ...]:

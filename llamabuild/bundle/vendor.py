@@ -116,6 +116,11 @@ def _add_folder(draft: Draft, library: Path, vendor: Vendor, *, component: Compo
             PurePosixPath(path.name).match(pattern.format(arch=base_arch(arch))) for pattern in folder.index
         ):
             indexed.add(base_arch(arch))
+        if not path.is_file():
+            raise BundleError(
+                f"{path} of {component.title} is no file, or a link that leads nowhere.",
+                hint=f"Install all of {component.title} again, or name a tree that has it.",
+            )
         destination = os.path.normpath(f"lib/{place}/{inside.as_posix()}")
         draft.add(Entry(destination, path.resolve(), None, component.name, part=component.part))
     _judge_archs(draft, vendor, component=component, folder=folder, source=source, served=served, indexed=indexed)

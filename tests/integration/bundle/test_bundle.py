@@ -200,6 +200,23 @@ def test_missing_libraries_are_named(small_build, context):
         plan_bundle(small_build.tree, name=NAME, context=context, root=small_build.system)
 
 
+def test_a_missing_library_is_told_in_one_sentence(small_build, context):
+    library = small_build.system / "usr/lib/x86_64-linux-gnu/libextra.so.2.1"
+    library.write_text("no library")
+    with pytest.raises(BundleError) as caught:
+        plan_bundle(small_build.tree, name=NAME, context=context, root=small_build.system)
+    where = library.with_name("libextra.so.2")
+    expected = f"A library was not found: libextra.so.2, needed by libggml-cpu.so ({where} is not an ELF file)."
+    assert caught.value.message == expected
+
+
+def test_a_source_that_went_away_before_staging(small_build, tmp_path, context):
+    plan = plan_bundle(small_build.tree, name=NAME, context=context, root=small_build.system)
+    (small_build.tree.source / "LICENSE").unlink()
+    with pytest.raises(BundleError, match=r"LICENSE: No such file"):
+        stage(plan, tmp_path / "stage", date=DATE, context=context, strip_tool=None)
+
+
 def test_a_link_that_leads_nowhere(small_build, context):
     """ollama/ollama#7817: ``libhipblas.so -> libhipblas.so.2`` whose target was not copied."""
     (small_build.system / "usr/lib/x86_64-linux-gnu/libextra.so.2.1").unlink()

@@ -134,6 +134,34 @@ def test_files_that_no_rule_claims(build, tree, tmp_path, context, name):
         bundle(build, tree, tmp_path / "out", context)
 
 
+@pytest.mark.parametrize("damaged", ["data", "hipblaslt", "rocblas", "hip", "program"])
+def test_inputs_that_cannot_be_read(build, tree, tmp_path, context, damaged):
+    places = {
+        "data": tree.rocblas("TensileLibrary_lazy_gfx1100.dat"),
+        "hipblaslt": tree.lib / "libhipblaslt.so.1.0.1",
+        "rocblas": tree.lib / "librocblas.so.4.0.1",
+        "hip": tree.lib / "libamdhip64.so.6.0.1",
+        "program": build / "bin/llama-small",
+    }
+    path = places[damaged]
+    named = path.name
+    if damaged in {"hip", "program"}:
+        path.write_bytes(path.read_bytes()[:100])
+    else:
+        path.unlink()
+    if damaged == "data":
+        path.symlink_to("gone")
+    elif damaged == "hipblaslt":
+        named = "libhipblaslt.so.1 is a link that leads nowhere"
+    elif damaged == "rocblas":
+        path.mkdir()
+    with pytest.raises(BundleError) as caught:
+        bundle(build, tree, tmp_path / "out", context)
+    assert named.removesuffix(".0.1") in caught.value.message
+    assert caught.value.hint
+    assert "space" not in caught.value.hint
+
+
 def test_a_library_opened_by_name_has_to_be_there(build, tree, tmp_path, context):
     for path in tree.lib.glob("libamd_comgr*"):
         path.unlink()
