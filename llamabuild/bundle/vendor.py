@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -95,6 +96,11 @@ def _add_folder(draft: Draft, library: Path, vendor: Vendor, *, component: Compo
                 hint=f"Install all of {component.title}, device files included, or name a tree that has them.",
             )
         return
+    if not source.as_posix().endswith(f"/{place}"):
+        draft.notes.append(
+            f"{library.name} looks for its files in {place}, which is not there: those of {source} are taken, and may "
+            "be another version's"
+        )
     served: set[str] = set()
     indexed: set[str] = set()
     for path in sorted(source.rglob("*")):
@@ -161,10 +167,14 @@ def _data_folder(library: Path, place: str, *, component: Component) -> Path | N
         expected = base / place
         if expected.is_dir():
             return expected
-        others = sorted([*base.glob(f"{component.name}/library"), *base.glob(f"{component.name}/*/library")])
-        if others:
+        others = sorted(base.glob(f"{component.name}/*/library"), key=lambda path: _numbers(path.parent.name))
+        if others := [*base.glob(f"{component.name}/library"), *reversed(others)]:
             return others[0]
     return None
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"[0-9]+", version)]
 
 
 def add_kpacks(draft: Draft, libraries: Mapping[str, Path], vendor: Vendor) -> None:

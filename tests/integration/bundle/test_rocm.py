@@ -134,6 +134,21 @@ def test_files_that_no_rule_claims(build, tree, tmp_path, context, name):
         bundle(build, tree, tmp_path / "out", context)
 
 
+def test_kernels_of_another_version(small_template, tmp_path, context):
+    """The library looks in ``rocblas/4.4.1``: what else there is may not fit it."""
+    tree = make_tree(tmp_path / "rocm", "debian")
+    fill(tmp_path / "build", small_template, tree)
+    _, plan = bundle(tmp_path / "build", tree, tmp_path / "out", context)
+    assert not [note for note in plan.notes if "looks for" in note]
+    (tree.lib / "rocblas/4.4.1").rename(tree.lib / "rocblas/4.10.0")
+    (tree.lib / "rocblas/4.9.0/library").mkdir(parents=True)
+    staged, plan = bundle(tmp_path / "build", tree, tmp_path / "out", context)
+    (note,) = [note for note in plan.notes if "looks for" in note]
+    assert "looks for its files in rocblas/4.4.1/library, which is not there" in note
+    assert f"{tree.lib}/rocblas/4.10.0/library" in note
+    assert "lib/rocblas/4.4.1/library/TensileLibrary_lazy_gfx1100.dat" in files(staged.root)
+
+
 @pytest.mark.parametrize("damaged", ["data", "hipblaslt", "rocblas", "hip", "program"])
 def test_inputs_that_cannot_be_read(build, tree, tmp_path, context, damaged):
     places = {
