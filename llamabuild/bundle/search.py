@@ -30,11 +30,13 @@ def search_of(build: BuildTree, *, root: Path, vendor: Vendor | None, runtime: R
     own = dict.fromkeys(built.path.parent for built in build.files)
     components = wanted_components(load_components(), build.target.backends)
     left_out = tuple(pattern for component in components for pattern in component.libraries)
+    machine = next((read_elf(built.path).machine for built in build.files), "EM_X86_64")
     return Search(
         inside=build.folder,
         own={**(_vendor_names(vendor) if vendor else {}), **_own_names(build)},
         extra_folders=(*own, *(vendor.folders if vendor else build.runtime_folders)),
-        system_folders=system_folders(root),
+        system_folders=system_folders(root, machine=machine),
+        platform=machine.removeprefix("EM_").lower(),
         policy=LibraryPolicy(
             vulkan="vulkan" in build.target.backends, left_out=left_out if runtime == "system" else ()
         ),

@@ -107,7 +107,7 @@ def system_folders(root: Path = Path("/"), *, machine: str = "EM_X86_64") -> tup
     ``etc/ld.so.conf`` and what it includes come first, as in the cache that ldconfig makes of them.
     """
     triplet = _TRIPLETS.get(machine, "")
-    wide = ("lib64", "usr/lib64") if machine in {"EM_X86_64", "EM_PPC64", "EM_S390"} else ()
+    wide = () if machine == "EM_386" else ("lib64", "usr/lib64")
     multiarch = (f"lib/{triplet}", f"usr/lib/{triplet}") if triplet else ()
     folders = [*_configured(root, Path("etc/ld.so.conf"), depth=0)]
     folders += [root / name for name in (*multiarch, *wide, "lib", "usr/lib", "usr/local/lib")]

@@ -295,6 +295,21 @@ def test_programs_of_a_foreign_build(small_build, tmp_path, context):
         assert done.stdout == "tool 7 plugin 42\n", name
 
 
+def test_the_systems_folders_are_the_builds_machines(small_build, context):
+    """A build for aarch64 finds its libraries in that machine's folders, beside those of this one."""
+    libraries = small_build.system / "usr/lib"
+    shutil.copytree(libraries / "x86_64-linux-gnu", libraries / "aarch64-linux-gnu", symlinks=True)
+    for folder in (small_build.tree.folder / "bin", libraries / "aarch64-linux-gnu"):
+        for path in folder.iterdir():
+            if not path.is_symlink():
+                data = bytearray(path.read_bytes())
+                data[18:20] = (183).to_bytes(2, "little")  # e_machine: EM_AARCH64
+                path.write_bytes(data)
+    plan = plan_bundle(small_build.tree, name=NAME, context=context, root=small_build.system)
+    (extra,) = [entry for entry in plan.entries if entry.destination == "lib/libextra.so.2.1"]
+    assert extra.source == libraries / "aarch64-linux-gnu/libextra.so.2.1"
+
+
 def test_two_files_for_one_place(small_build, tmp_path, context):
     other = compile_c(
         tmp_path / "other/libtool.so", "int tool(void) { return 0; }", "-shared", "-Wl,-soname,libtool.so"
