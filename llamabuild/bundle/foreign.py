@@ -14,12 +14,14 @@ from llamabuild.elf.policy import LibraryPolicy
 from llamabuild.elf.read import ElfFile, is_elf, read_elf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _PLUGIN = re.compile(r"^libggml-(?!base)(?P<backend>[a-z0-9]+)(?:-[a-z0-9_]+)?\.so$")
 _PROGRAM = re.compile(r"^(?:llama(?:-.+)?|(?:ggml-)?rpc-server)$")
 """``llama`` holds all tools of newer versions; tests and generators beside them are not for users."""
 _FOLDERS = ("bin", "lib", "lib64", ".")
+_DRIVERS = {"libcuda.so.1": "cuda", "libvulkan.so.1": "vulkan"}
+"""Libraries that no component brings, and that one backend alone needs."""
 _BACKENDS = ("cpu", "cuda", "vulkan", "hip")
 
 
@@ -56,7 +58,9 @@ def foreign_build(
     text = folder / "CMakeCache.txt"
     cache = read_cache(text) if text.is_file() else CMakeCache(entries={}, problems=())
     plugins = {match["backend"] for file in files if (match := _PLUGIN.match(file.path.name))}
-    backends = tuple(name for name in _BACKENDS if name in plugins or _on(cache, name)) or ("cpu",)
+    # Where all is linked into the programs, what they need tells; the CPU's code needs nothing.
+    inside = _linked_backends(facts[file.path] for file in files) | (set() if plugins else {"cpu"})
+    backends = tuple(name for name in _BACKENDS if name in plugins | inside or _on(cache, name))
     target = Target(
         name="-".join(backend for backend in backends if backend != "cpu") or "cpu",
         backends=backends,
@@ -139,6 +143,13 @@ def _kind(elf: ElfFile, *, plugin: bool) -> Literal["executable", "shared", "mod
     if elf.kind == "executable":
         return "executable"
     return "module" if plugin else "shared"
+
+
+def _linked_backends(files: Iterable[ElfFile]) -> set[str]:
+    components = load_components()
+    needed = {name for elf in files for name in elf.needed}
+    found = {component.backend for name in needed if (component := component_of(name, components))}
+    return found | {backend for name, backend in _DRIVERS.items() if name in needed}
 
 
 def _on(cache: CMakeCache, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.bundle.licenses import PackageFiles
@@ -14,6 +14,7 @@ from llamabuild.bundle.rpaths import set_rpaths
 from llamabuild.bundle.rules import component_of, load_components
 from llamabuild.bundle.search import closure_with_opened, search_of
 from llamabuild.bundle.stage import told_as_bundling
+from llamabuild.bundle.thin import SECTION
 from llamabuild.bundle.trees import Vendor, detect_vendor
 from llamabuild.bundle.vendor import add_component, add_data_folders, add_kpacks, assign_parts
 from llamabuild.core.errors import BundleError
@@ -104,7 +105,7 @@ def plan_bundle(
         add_closure(draft, closure, packages=[PackageFiles.read(base), PackageFiles.read(root)])
         _add_vendor(draft, closure, vendor)
         _note_other_trees(draft, closure, vendor)
-    _thin_own(draft, vendor)
+    _thin_own(draft, closure, vendor)
     add_upstream_licenses(draft, build.source)
     context.console.detail(f"{len(closure.files)} ELF files reached, {len(draft.entries)} entries planned")
     set_rpaths(draft, closure, own=LLAMA)
@@ -163,12 +164,16 @@ def _note_other_trees(draft: Draft, closure: Closure, vendor: Vendor) -> None:
         draft.notes.append(f"{vendor.root} has no {edge.needed}, so {found} is taken")
 
 
-def _thin_own(draft: Draft, vendor: Vendor | None) -> None:
-    """llama.cpp's HIP plugin is thinned as the vendor's libraries are: it may have been built for ten archs."""
+def _thin_own(draft: Draft, closure: Closure, vendor: Vendor | None) -> None:
+    """llama.cpp's HIP code is thinned as the vendor's libraries are, as it may be for ten archs.
+
+    It is in the plugin, or in every program where all is linked into them.
+    """
     if vendor is None or not vendor.thin or not vendor.arch:
         return
+    with_code = {path.resolve() for path, elf in closure.files.items() if elf.section(SECTION)}
     for destination, entry in draft.entries.items():
-        if entry.origin == LLAMA and PurePosixPath(destination).name.startswith("libggml-hip"):
+        if entry.origin == LLAMA and entry.source and entry.source.resolve() in with_code:
             draft.entries[destination] = replace(entry, thin=vendor.archs)
 
 

@@ -36,7 +36,7 @@ def set_rpaths(draft: Draft, closure: Closure, *, own: str) -> None:
             continue
         real = entry.source.resolve()
         elf = facts.get(real) or read_elf(entry.source)
-        wanted = asked.get(destination, set()) | ({"lib"} if entry.origin == own else set())
+        wanted = asked.get(draft.places[real], set()) | ({"lib"} if entry.origin == own else set())
         rpath = rpath_from(str(PurePosixPath(destination).parent), wanted)
         touched = entry.origin == own or rpath is not None or elf.rpath is not None or elf.runpath is not None
         draft.entries[destination] = replace(entry, rpath=rpath, edit=touched and elf.dynamic)

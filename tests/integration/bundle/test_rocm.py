@@ -17,7 +17,8 @@ from llamabuild.core.errors import BundleError, UsageError
 from llamabuild.elf.closure import Search, elf_roots, resolve_closure
 
 from .conftest import compile_c
-from .rocm_trees import PLACES, RocmLayout, kpack_section, make_tree, plugin
+from .hip import code, offload_bundle
+from .rocm_trees import ARCHS, PLACES, RocmLayout, kpack_section, make_tree, plugin
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -369,6 +370,30 @@ def test_a_flat_release(build, tree, tmp_path, context, named):
     assert parts["lib/librocblas.so.4.0.1"] == parts["lib/libamdhip64.so.6.0.1"] == "rocm-runtime"
     newer = b"newer" in (staged.root / "lib/librocblas.so.4.0.1").read_bytes()
     assert newer == (named == "another tree")
+
+
+def test_all_in_one_program(tree, tmp_path, context):
+    """BUILD_SHARED_LIBS=OFF, and no CMake cache: the program's own needs say that it is for HIP."""
+    data = tmp_path / "device code"
+    data.write_bytes(offload_bundle({arch: code(at) for at, arch in enumerate(ARCHS)}))
+    section = f'.section .hip_fatbin,\\"a\\",@progbits\\n.p2align 12\\n.incbin \\"{data}\\"\\n.previous'
+    needs = [tree.lib / name for name in ("libhipblas.so.2", "librocblas.so.4", "libamdhip64.so.6")]
+    compile_c(
+        tmp_path / "build/bin/llama-server",
+        f'__asm__("{section}"); int hipblas(void), hip(void); int main(void) {{ return hipblas() - hip(); }}',
+        "-Wl,--no-as-needed",
+        *needs,
+        f"-Wl,-rpath,{tree.lib}",
+    )
+    staged, plan = bundle_folder(tmp_path / "build", tmp_path / "out", arch=ARCH, context=context)
+    assert staged.name == "llama-build-hip-gfx1100"
+    assert "lib/rocblas/library/TensileLibrary_lazy_gfx1100.dat" in files(staged.root)
+    (program,) = [entry for entry in plan.entries if entry.destination == "bin/llama-server"]
+    assert program.thin == (ARCH,)
+    thinned = {change.destination: change.thinned.zeroed for change in staged.changes if change.thinned}
+    assert thinned == {"bin/llama-server": ("gfx90a", "gfx1030")}
+    shutil.rmtree(tree.root)
+    assert subprocess.run([staged.root / "bin/llama-server"], env={}, check=False).returncode == 0
 
 
 def test_names_of_bundles(build, tree, tmp_path, context):
