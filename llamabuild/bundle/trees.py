@@ -13,6 +13,7 @@ from llamabuild.bundle.links import link_chain
 from llamabuild.bundle.rules import Component, component_of, load_components
 from llamabuild.bundle.tensile import literals
 from llamabuild.core.errors import BundleError, ToolError
+from llamabuild.elf.read import read_elf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,15 +60,16 @@ class Vendor:
     def always(self) -> tuple[Path, ...]:
         """Libraries of the components that come along where the tree has them, by their sonames' links.
 
-        Raises BundleError for a link that leads nowhere.
+        Raises BundleError for a link that leads nowhere, ElfError for a damaged file.
         """
         wanted = [pattern for component in self.components if component.always for pattern in component.libraries]
-        found: dict[Path, Path] = {}
+        found: dict[str, Path] = {}
         for pattern in wanted:
             listed = (sorted(folder.glob(f"{pattern}.[0-9]*")) for folder in self.folders)
             # Wheels for several families of archs have it once each: the first folder's is meant.
             for path in sorted(next(filter(None, listed), []), key=lambda path: len(path.name)):
-                found.setdefault(link_chain(path)[-1], path)
+                # Where links were unpacked as copies, each copy has the one soname.
+                found.setdefault(read_elf(link_chain(path)[-1]).soname or path.name, path)
         return tuple(found.values())
 
     def opened_names(self, library: Path) -> tuple[str, ...]:

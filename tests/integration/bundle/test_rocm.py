@@ -372,6 +372,15 @@ def test_a_flat_release(build, tree, tmp_path, context, named):
     assert newer == (named == "another tree")
 
 
+def test_a_release_that_lost_its_links(build, tree, tmp_path, context):
+    """Unpacked where there are no links, every name of a library is a copy."""
+    shutil.copytree(tree.lib, build / "bin", dirs_exist_ok=True)
+    staged, _ = bundle_folder(build, tmp_path / "out", arch=ARCH, context=context)
+    closure = resolve_closure(elf_roots(staged.root), search=Search(inside=staged.root))
+    assert not closure.by_origin("missing")
+    assert {name for name in files(staged.root) if "hipblaslt.so" in name} == {"lib/libhipblaslt.so.1"}
+
+
 def test_all_in_one_program(tree, tmp_path, context):
     """BUILD_SHARED_LIBS=OFF, and no CMake cache: the program's own needs say that it is for HIP."""
     data = tmp_path / "device code"
