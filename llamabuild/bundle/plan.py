@@ -46,7 +46,7 @@ class Draft:
         Raises BundleError for two sources with one destination and other bytes, both named.
         """
         known = self.entries.setdefault(entry.destination, entry)
-        if known.link != entry.link or (known.source and entry.source and not _same_bytes(known.source, entry.source)):
+        if known.link != entry.link or (known.source != entry.source and not _same_bytes(known.source, entry.source)):
             raise BundleError(
                 f"Two different files want to be {entry.destination}: {known.source or known.link} and "
                 f"{entry.source or entry.link}.",
@@ -91,6 +91,7 @@ def plan_bundle(
         if folder == "lib" or built.kind == "executable":
             for link, target in sibling_links(built.path):
                 draft.add(Entry(f"{folder}/{link}", None, target, LLAMA, edit=False))
+    add_upstream_licenses(draft, build.source)
     if vendor is None and runtime != "system":
         vendor = own_vendor(build, root=root)
     search = search_of(build, root=root, vendor=vendor, runtime=runtime)
@@ -106,7 +107,6 @@ def plan_bundle(
         _add_vendor(draft, closure, vendor)
         _note_other_trees(draft, closure, vendor)
     _thin_own(draft, closure, vendor)
-    add_upstream_licenses(draft, build.source)
     context.console.detail(f"{len(closure.files)} ELF files reached, {len(draft.entries)} entries planned")
     set_rpaths(draft, closure, own=LLAMA)
     return draft.plan(name, rpath=build.target.rpath)
@@ -244,7 +244,9 @@ def add_upstream_licenses(draft: Draft, source: Path) -> None:
         draft.notes.append("the source tree has no LICENSE file")
 
 
-def _same_bytes(one: Path, other: Path) -> bool:
+def _same_bytes(one: Path | None, other: Path | None) -> bool:
+    if one is None or other is None:
+        return False
     if one.samefile(other):
         return True
     return one.stat().st_size == other.stat().st_size and sha256_file(one) == sha256_file(other)

@@ -39,7 +39,9 @@ def add_component(draft: Draft, library: Path, vendor: Vendor, *, component: Com
             entry, origin=component.name, part=component.part, thin=thin, edit=edit and entry.link is None
         )
     add_data_folders(draft, library, vendor, component=component)
-    licenses = component_licenses(component, vendor.root)
+    # Where a release has all in one folder, the LICENSE there is llama.cpp's.
+    upstream = {path for path, place in draft.places.items() if place.startswith("licenses/llama.cpp/")}
+    licenses = [path for path in component_licenses(component, vendor.root) if path.resolve() not in upstream]
     if not licenses and not any(name.startswith(f"licenses/{component.name}/") for name in draft.entries):
         draft.notes.append(f"no licence file was found for {component.title}")
     names = [path.name for path in licenses]
