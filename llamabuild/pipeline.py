@@ -22,6 +22,7 @@ from llamabuild.build.model import BuildOptions, BuildTree, Target, Toolchain
 from llamabuild.build.targets import resolve_target
 from llamabuild.build.toolchain import preflight
 from llamabuild.bundle.model import Artifact, BundlePlan, StagedBundle
+from llamabuild.bundle.names import bundle_name
 from llamabuild.bundle.options import BundleOptions
 from llamabuild.core.errors import BundleError, ToolError
 from llamabuild.core.files import key_of, locked, sha256_file
@@ -91,8 +92,7 @@ class Job:
     @property
     def name(self) -> str:
         """The top folder's and the archives' name, by the bundle contract."""
-        arch = f"-{self.target.arch}" if self.target.arch else ""
-        return f"llama-{self.lock.recipe}-{self.target.name}{arch}"
+        return bundle_name(self.lock.recipe, self.target.name, self.target.arch)
 
 
 @dataclass(frozen=True)

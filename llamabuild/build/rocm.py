@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from llamabuild.core.errors import ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 Layout = Literal["amd", "therock", "debian", "wheels"]
 
@@ -68,13 +68,19 @@ class RocmTree:
 def find_rocm(path: Path) -> RocmTree:
     """Find the parts of the ROCm tree at ``path`` by looking: it may be the root, its ``lib``, or a site-packages.
 
-    Reads the file system, changes nothing. Raises ToolError when there is no ROCm library.
+    A flat folder, with all libraries and kernels in it, will do as well. Reads the file system, changes
+    nothing. Raises ToolError when there is no ROCm library.
     """
     start = path.absolute()
-    for root in _possible_roots(start):
-        folders = _library_folders(root)
+    # Releases of llama.cpp often have all of ROCm in one folder with the programs. That comes last: /opt/rocm/lib alone
+    # is not all of the tree around it.
+    places = [(root, _below(root)) for root in _possible_roots(start)]
+    for root, candidates in (*places, (start, [start])):
+        folders = _library_folders(candidates)
         if folders:
             prefix = _prefix(root)
+            # Of several wheels with the same libraries, each for its own archs, the one that was named comes first.
+            folders = tuple(sorted(folders, key=lambda folder: not folder.is_relative_to(start)))
             return RocmTree(
                 root=root,
                 layout=_layout(root, folders),
@@ -94,11 +100,10 @@ def find_rocm(path: Path) -> RocmTree:
 
 def _possible_roots(path: Path) -> Iterator[Path]:
     """The roots that a person may mean by ``path``."""
-    if path.name.startswith("_rocm_sdk_"):
-        # One wheel's folder is a tree of its own, without the libraries of the other wheels.
-        yield path.parent
-    elif path.parent.name.startswith("_rocm_sdk_"):
-        yield path.parent.parent
+    for folder in (path, path.parent):
+        if folder.name.startswith("_rocm_sdk_"):
+            # One wheel's folder is a tree of its own, without the libraries of the other wheels.
+            yield folder.parent
     yield path
     if path.name in {"lib", "lib64"}:
         yield path.parent
@@ -106,8 +111,11 @@ def _possible_roots(path: Path) -> Iterator[Path]:
         yield path.parent.parent
 
 
-def _library_folders(root: Path) -> tuple[Path, ...]:
-    candidates = [folder for pattern in _LIBRARY_FOLDERS for folder in sorted(root.glob(pattern)) if folder.is_dir()]
+def _below(root: Path) -> list[Path]:
+    return [folder for pattern in _LIBRARY_FOLDERS for folder in sorted(root.glob(pattern)) if folder.is_dir()]
+
+
+def _library_folders(candidates: Sequence[Path]) -> tuple[Path, ...]:
     own = [folder for folder in candidates if any(any(folder.glob(marker)) for marker in _MARKERS)]
     helpers = [folder for folder in candidates if str(folder).endswith(_HELPERS)]
     # A link such as lib64 -> lib, or /lib -> /usr/lib, is the same folder again.

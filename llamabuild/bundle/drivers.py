@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from llamabuild.build.cuda import driver_floor
+from llamabuild.build.drivers import driver_floor
 from llamabuild.elf.device_code import read_device_code
 from llamabuild.elf.read import is_elf, read_elf
 

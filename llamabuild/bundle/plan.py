@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.bundle.licenses import PackageFiles
+from llamabuild.bundle.links import link_chain, sibling_links
 from llamabuild.bundle.model import BundlePlan, Entry
 from llamabuild.bundle.rpaths import set_rpaths
 from llamabuild.bundle.rules import component_of, load_components
-from llamabuild.bundle.trees import Vendor, detect_vendor, wanted_components
+from llamabuild.bundle.search import closure_with_opened, search_of
+from llamabuild.bundle.stage import told_as_bundling
+from llamabuild.bundle.thin import SECTION
+from llamabuild.bundle.trees import Vendor, detect_vendor
 from llamabuild.bundle.vendor import add_component, add_data_folders, add_kpacks, assign_parts
 from llamabuild.core.errors import BundleError
 from llamabuild.core.files import sha256_file
-from llamabuild.elf.closure import Closure, Search, resolve_closure, system_folders
-from llamabuild.elf.policy import LibraryPolicy
-from llamabuild.elf.read import read_elf
+from llamabuild.elf.closure import Closure, Edge, resolve_closure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from llamabuild.build.model import BuildTree
     from llamabuild.bundle.options import Runtime
     from llamabuild.core.context import Context
-    from llamabuild.elf.read import ElfFile
 
 LLAMA = "llama.cpp"
 
@@ -37,22 +37,23 @@ class Draft:
 
     entries: dict[str, Entry] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    places: dict[Path, str] = field(default_factory=dict)
+    """The destination of every file by its real path, those included whose copy was there first."""
 
     def add(self, entry: Entry) -> None:
         """Add an entry; the same file or link twice is one.
 
         Raises BundleError for two sources with one destination and other bytes, both named.
         """
-        known = self.entries.get(entry.destination)
-        if known is None:
-            self.entries[entry.destination] = entry
-            return
-        if known.link != entry.link or (known.source and entry.source and not _same_bytes(known.source, entry.source)):
+        known = self.entries.setdefault(entry.destination, entry)
+        if known.link != entry.link or (known.source != entry.source and not _same_bytes(known.source, entry.source)):
             raise BundleError(
                 f"Two different files want to be {entry.destination}: {known.source or known.link} and "
                 f"{entry.source or entry.link}.",
                 hint="Keep one of them: two versions of a library are installed, or two trees are mixed.",
             )
+        if entry.source:
+            self.places[entry.source.resolve()] = entry.destination
 
     def plan(self, name: str, *, rpath: str) -> BundlePlan:
         """The finished plan, sorted."""
@@ -87,24 +88,25 @@ def plan_bundle(
     for built in build.files:
         folder = "bin" if built.kind == "executable" or built.plugin else "lib"
         draft.add(Entry(f"{folder}/{built.path.name}", built.path, None, LLAMA, edit=True, strip=True))
-        if folder == "lib":
+        if folder == "lib" or built.kind == "executable":
             for link, target in sibling_links(built.path):
-                draft.add(Entry(f"lib/{link}", None, target, LLAMA, edit=False))
+                draft.add(Entry(f"{folder}/{link}", None, target, LLAMA, edit=False))
+    add_upstream_licenses(draft, build.source)
     if vendor is None and runtime != "system":
         vendor = own_vendor(build, root=root)
-    search = _search(build, root=root, vendor=vendor, runtime=runtime)
+    search = search_of(build, root=root, vendor=vendor, runtime=runtime)
     paths = [built.path for built in build.files]
     if vendor is None or runtime == "system":
         closure = resolve_closure(paths, search=search)
         add_closure(draft, closure, packages=[PackageFiles.read(root)])
     else:
-        closure = _with_opened(paths + list(vendor.always()), search, vendor)
+        closure = closure_with_opened(paths + list(vendor.always()), search, vendor)
         # A tree inside of a system that is not this one has its packages' licences itself.
         base = vendor.root.parent if vendor.root.name == "usr" else vendor.root
         add_closure(draft, closure, packages=[PackageFiles.read(base), PackageFiles.read(root)])
         _add_vendor(draft, closure, vendor)
-    _thin_own(draft, vendor)
-    add_upstream_licenses(draft, build.source)
+        _note_other_trees(draft, closure, vendor)
+    _thin_own(draft, closure, vendor)
     context.console.detail(f"{len(closure.files)} ELF files reached, {len(draft.entries)} entries planned")
     set_rpaths(draft, closure, own=LLAMA)
     return draft.plan(name, rpath=build.target.rpath)
@@ -119,65 +121,14 @@ def check_kernels(vendor: Vendor) -> None:
     for component in vendor.components:
         library = vendor.library_of(component)
         if library is not None and any(folder.index_required for folder in component.folders):
-            add_data_folders(Draft(), library, vendor, component=component)
+            with told_as_bundling(vendor.root):
+                add_data_folders(Draft(), library, vendor, component=component)
 
 
 def own_vendor(build: BuildTree, *, root: Path = Path("/")) -> Vendor | None:
     """The vendor's tree that a build was linked with; None where it needs no vendor's library, or none is found."""
-    search = _search(build, root=root, vendor=None, runtime="bundled")
+    search = search_of(build, root=root, vendor=None, runtime="bundled")
     return detect_vendor(resolve_closure([built.path for built in build.files], search=search), build)
-
-
-def _search(build: BuildTree, *, root: Path, vendor: Vendor | None, runtime: Runtime) -> Search:
-    own = dict.fromkeys(built.path.parent for built in build.files)
-    components = wanted_components(load_components(), build.target.backends)
-    left_out = tuple(pattern for component in components for pattern in component.libraries)
-    return Search(
-        inside=build.folder,
-        own=_own_names(build),
-        extra_folders=(*own, *(vendor.folders if vendor else build.runtime_folders)),
-        system_folders=system_folders(root),
-        policy=LibraryPolicy(
-            vulkan="vulkan" in build.target.backends, left_out=left_out if runtime == "system" else ()
-        ),
-        follow_outside=True,
-    )
-
-
-def _own_names(build: BuildTree) -> dict[str, Path]:
-    """The build's libraries by soname and by name: rpaths may still lead to the folder that a build was moved from."""
-    found = {}
-    for built in build.files:
-        if built.kind != "executable":
-            elf = read_elf(built.path)
-            found[built.path.name] = built.path
-            found[elf.soname or built.path.name] = built.path
-    for built in build.files:
-        for link, _ in sibling_links(built.path):
-            found.setdefault(link, built.path)
-    return found
-
-
-def _with_opened(paths: Sequence[Path], search: Search, vendor: Vendor) -> Closure:
-    """The closure, libraries opened by name included: each round may reach libraries that open more."""
-    opened: dict[str, tuple[str, ...]] = {}
-    cache: dict[Path, ElfFile] = {}
-
-    def read(path: Path) -> ElfFile:
-        if path not in cache:
-            cache[path] = read_elf(path)
-        return cache[path]
-
-    while True:
-        closure = resolve_closure(paths, search=replace(search, opened_by_name=opened), read=read)
-        found = {
-            elf.soname or path.name: names
-            for path, elf in closure.files.items()
-            if (names := vendor.opened_names(path)) and (elf.soname or path.name) not in opened
-        }
-        if not found:
-            return closure
-        opened.update(found)
 
 
 def _add_vendor(draft: Draft, closure: Closure, vendor: Vendor) -> None:
@@ -197,19 +148,32 @@ def _add_vendor(draft: Draft, closure: Closure, vendor: Vendor) -> None:
             add_component(draft, path, vendor, component=component)
     add_kpacks(draft, placed, vendor)
     users: dict[str, set[str]] = {}
-    names = {entry.source.resolve(): destination for destination, entry in draft.entries.items() if entry.source}
     for edge in closure.edges:
-        if edge.target is not None and (target := names.get(edge.target.resolve())):
-            users.setdefault(target, set()).add(names.get(edge.source.resolve(), ""))
+        if edge.target is not None and (target := draft.places.get(edge.target.resolve())):
+            users.setdefault(target, set()).add(draft.places.get(edge.source.resolve(), ""))
     assign_parts(draft, users)
 
 
-def _thin_own(draft: Draft, vendor: Vendor | None) -> None:
-    """llama.cpp's HIP plugin is thinned as the vendor's libraries are: it may have been built for ten archs."""
+def _note_other_trees(draft: Draft, closure: Closure, vendor: Vendor) -> None:
+    """Say which of the vendor's libraries come from elsewhere, because the tree has none of the name that is needed."""
+    folders = {folder.resolve() for folder in vendor.folders}
+    for edge in closure.by_origin("outside"):
+        found = edge.target
+        if found is None or not component_of(edge.needed, vendor.components) or found.parent.resolve() in folders:
+            continue
+        draft.notes.append(f"{vendor.root} has no {edge.needed}, so {found} is taken")
+
+
+def _thin_own(draft: Draft, closure: Closure, vendor: Vendor | None) -> None:
+    """llama.cpp's HIP code is thinned as the vendor's libraries are, as it may be for ten archs.
+
+    It is in the plugin, or in every program where all is linked into them.
+    """
     if vendor is None or not vendor.thin or not vendor.arch:
         return
+    with_code = {path.resolve() for path, elf in closure.files.items() if elf.section(SECTION)}
     for destination, entry in draft.entries.items():
-        if entry.origin == LLAMA and PurePosixPath(destination).name.startswith("libggml-hip"):
+        if entry.origin == LLAMA and entry.source and entry.source.resolve() in with_code:
             draft.entries[destination] = replace(entry, thin=vendor.archs)
 
 
@@ -219,18 +183,25 @@ def add_closure(draft: Draft, closure: Closure, *, packages: Sequence[PackageFil
     Raises BundleError for libraries that are missing.
     """
     if missing := closure.by_origin("missing"):
-        lines = tuple(sorted({f"{edge.needed}, needed by {edge.source.name} {edge.note}".strip() for edge in missing}))
+        lines = tuple(sorted({_told_missing(edge) for edge in missing}))
+        count = len({edge.needed for edge in missing})
         raise BundleError(
-            f"{len({edge.needed for edge in missing})} libraries were not found: {lines[0]}"
-            + (" and others." if len(lines) > 1 else "."),
+            f"{count} libraries were not found: {lines[0]}, and others."
+            if count > 1
+            else f"A library was not found: {lines[0]}.",
             hint="Install what holds them, or name the tree that has them (--rocm).",
             details=lines,
         )
-    planned = {entry.source.resolve() for entry in draft.entries.values() if entry.source}
+    planned = set(draft.places)
     for edge in closure.edges:
         if edge.target is None or edge.target.resolve() in planned:
             continue
         add_library(draft, edge.target, needed=edge.needed, packages=packages)
+
+
+def _told_missing(edge: Edge) -> str:
+    note = f" ({edge.note.removesuffix('.')})" if edge.note else ""
+    return f"{edge.needed}, needed by {edge.source.name}{note}"
 
 
 def add_library(draft: Draft, path: Path, *, needed: str, packages: Sequence[PackageFiles]) -> None:
@@ -238,11 +209,12 @@ def add_library(draft: Draft, path: Path, *, needed: str, packages: Sequence[Pac
     hops = link_chain(path)
     real = hops[-1]
     names = list(dict.fromkeys([needed, *(hop.name for hop in hops)]))
+    # Distributions lead through folders of alternatives, often back to the first name: there the chain is complete.
+    names = names[: names.index(real.name) + 1]
     owner, licenses = _licenses(real, packages, names=names)
     draft.add(Entry(f"lib/{real.name}", real, None, owner or "system", edit=True))
     for name, following in itertools.pairwise(names):
-        if name != real.name:
-            draft.add(Entry(f"lib/{name}", None, following, owner or "system", edit=False))
+        draft.add(Entry(f"lib/{name}", None, following, owner or "system", edit=False))
     for destination, file in licenses.items():
         draft.add(Entry(destination, file, None, owner or "system", edit=False))
     # A vendor's component brings its licences itself.
@@ -272,31 +244,9 @@ def add_upstream_licenses(draft: Draft, source: Path) -> None:
         draft.notes.append("the source tree has no LICENSE file")
 
 
-def link_chain(path: Path) -> tuple[Path, ...]:
-    """A library's path, each link it goes through, and the real file at the end.
-
-    Raises BundleError for a link that leads nowhere or in a circle.
-    """
-    hops = [path]
-    while hops[-1].is_symlink():
-        following = Path(os.path.normpath(hops[-1].parent / hops[-1].readlink()))
-        if following in hops or not (following.is_symlink() or following.exists()):
-            raise BundleError(f"{path} is a link that leads nowhere.", hint="Install the library again.")
-        hops.append(following)
-    return tuple(hops)
-
-
-def sibling_links(path: Path) -> tuple[tuple[str, str], ...]:
-    """The links beside a file that end at it, each with the name it points at: ``libx.so`` → ``libx.so.1`` → file."""
-    found = []
-    for other in sorted(path.parent.iterdir()):
-        if other.is_symlink() and other.resolve() == path.resolve():
-            target = other.readlink()
-            found.append((other.name, target.name if target.name != other.name else path.name))
-    return tuple(found)
-
-
-def _same_bytes(one: Path, other: Path) -> bool:
+def _same_bytes(one: Path | None, other: Path | None) -> bool:
+    if one is None or other is None:
+        return False
     if one.samefile(other):
         return True
     return one.stat().st_size == other.stat().st_size and sha256_file(one) == sha256_file(other)

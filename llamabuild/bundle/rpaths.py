@@ -24,22 +24,19 @@ def set_rpaths(draft: Draft, closure: Closure, *, own: str) -> None:
     A library that needs nothing from it and looks nowhere is not touched at all. Files of the origin ``own`` always get
     one, because they may open each other by name.
     """
-    homes: dict[Path, str] = {}
     facts: dict[Path, ElfFile] = {path.resolve(): elf for path, elf in closure.files.items()}
-    for entry in draft.entries.values():
-        if entry.source is not None:
-            homes[entry.source.resolve()] = str(PurePosixPath(entry.destination).parent)
-    asked: dict[Path, set[str]] = {}
+    asked: dict[str, set[str]] = {}
     for edge in closure.edges:
-        home = homes.get(edge.target.resolve()) if edge.target else None
-        if home is not None:
-            asked.setdefault(edge.source.resolve(), set()).add(home)
+        source = draft.places.get(edge.source.resolve())
+        target = draft.places.get(edge.target.resolve()) if edge.target else None
+        if source and target:
+            asked.setdefault(source, set()).add(str(PurePosixPath(target).parent))
     for destination, entry in draft.entries.items():
         if not entry.edit or entry.source is None:
             continue
         real = entry.source.resolve()
         elf = facts.get(real) or read_elf(entry.source)
-        wanted = asked.get(real, set()) | ({"lib"} if entry.origin == own else set())
+        wanted = asked.get(draft.places[real], set()) | ({"lib"} if entry.origin == own else set())
         rpath = rpath_from(str(PurePosixPath(destination).parent), wanted)
         touched = entry.origin == own or rpath is not None or elf.rpath is not None or elf.runpath is not None
         draft.entries[destination] = replace(entry, rpath=rpath, edit=touched and elf.dynamic)

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llamabuild.bundle.archs import arch_order, base_arch
+from llamabuild.bundle.asked import check_asked, date_asked
 from llamabuild.bundle.foreign import foreign_build
 from llamabuild.bundle.kpack import simulate_kpack
 from llamabuild.bundle.manifest import write_build_info
+from llamabuild.bundle.names import bundle_name, check_name, name_from
 from llamabuild.bundle.options import BundleOptions
 from llamabuild.bundle.plan import own_vendor, plan_bundle
-from llamabuild.bundle.stage import stage
+from llamabuild.bundle.stage import stage, told_as_bundling
 from llamabuild.bundle.tensile import SearchResult, simulate_hipblaslt, simulate_rocblas
 from llamabuild.bundle.trees import cuda_vendor, rocm_vendor
-from llamabuild.core.errors import BundleError, UsageError
+from llamabuild.core.errors import BundleError
 
 if TYPE_CHECKING:
     from llamabuild.build.model import BuildTree
@@ -46,19 +48,20 @@ def bundle_build(
     ``patched``: None for a build that this tool did not make. Raises BundleError; nothing half-made is left.
     """
     more = {} if root is None else {"root": root}
-    plan = plan_bundle(build, name=name, context=context, vendor=vendor, runtime=runtime, **more)
-    for note in plan.notes:
-        context.console.note(note)
-    staged = stage(plan, folder, date=date, context=context, strip_tool=strip_tool, share=True)
-    facts: dict[str, str] = {}
-    if "hip" in build.target.backends and runtime != "system":
-        facts = check_device_files(staged.root, build.target.arch, plan=plan)
-    runtime_info = {
-        "kind": runtime,
-        "device_files": facts,
-        "parts": sorted({entry.part for entry in plan.entries} - {""}),
-    }
-    write_build_info(staged, build=build, plan=plan, patched=patched, runtime=runtime_info)
+    with told_as_bundling(folder / name):
+        plan = plan_bundle(build, name=name, context=context, vendor=vendor, runtime=runtime, **more)
+        for note in plan.notes:
+            context.console.note(note)
+        staged = stage(plan, folder, date=date, context=context, strip_tool=strip_tool, share=True)
+        facts: dict[str, str] = {}
+        if "hip" in build.target.backends and runtime != "system":
+            facts = check_device_files(staged.root, build.target.arch, plan=plan)
+        runtime_info = {
+            "kind": runtime,
+            "device_files": facts,
+            "parts": sorted({entry.part for entry in plan.entries} - {""}),
+        }
+        write_build_info(staged, build=build, plan=plan, patched=patched, runtime=runtime_info)
     return staged, plan
 
 
@@ -79,28 +82,22 @@ def bundle_folder(
     ``llama-<folder>-<target>[-<arch>]``. The date of its files is ``SOURCE_DATE_EPOCH``, else that of the newest
     program, so that bundling twice gives the same archive.
 
-    Raises UsageError for a folder without programs or a HIP build without an arch, BundleError for all else.
+    Raises UsageError for a name that is no plain one, a folder without programs, and options or a date that do not
+    fit it; BundleError for all else.
     """
     options = options or BundleOptions()
-    build = foreign_build(folder.absolute(), arch=arch)
-    if "hip" in build.target.backends and not arch:
-        raise UsageError(
-            f"{folder} is a HIP build, and device files are bundled for one arch.",
-            hint="Say which with --arch, such as gfx1100 (`rocminfo | grep gfx` names the card's).",
-        )
-    vendor = None
-    if rocm is not None:
-        vendor = rocm_vendor(rocm.absolute(), arch=arch, keep=options.keep_archs, thin=options.thin)
-    elif cuda is not None:
-        vendor = cuda_vendor(cuda.absolute())
-    elif (found := own_vendor(build)) is not None:
-        vendor = replace(found, keep=options.keep_archs, thin=found.thin and options.thin)
-    label = f"{build.target.name}-{arch}" if arch else build.target.name
+    if name is not None:
+        check_name(name)
+    with told_as_bundling(folder):
+        build = foreign_build(folder.absolute(), arch=arch, note=context.console.note)
+        check_asked(build, arch=arch, keep=options.keep_archs, rocm=rocm, cuda=cuda)
+        vendor = _vendor(build, rocm=rocm, cuda=cuda, options=options)
+        date = _date(build, context)
     return bundle_build(
         build,
         out,
-        name=name or f"llama-{folder.absolute().name}-{label}",
-        date=_date(build, context),
+        name=name or bundle_name(name_from(folder.resolve().name), build.target.name, arch),
+        date=date,
         context=context,
         strip_tool=_strip(context),
         vendor=vendor,
@@ -108,9 +105,19 @@ def bundle_folder(
     )
 
 
+def _vendor(build: BuildTree, *, rocm: Path | None, cuda: Path | None, options: BundleOptions) -> Vendor | None:
+    if rocm is not None:
+        arch = build.target.arch
+        return rocm_vendor(rocm.absolute(), arch=arch, keep=options.keep_archs, thin=options.thin)
+    if cuda is not None:
+        return cuda_vendor(cuda.absolute())
+    found = own_vendor(build)
+    return found and replace(found, keep=options.keep_archs, thin=found.thin and options.thin)
+
+
 def _date(build: BuildTree, context: Context) -> int:
-    given = context.env.get("SOURCE_DATE_EPOCH", "")
-    return int(given) if given.isdecimal() else int(max(built.path.stat().st_mtime for built in build.files))
+    given = date_asked(context.env)
+    return given if given is not None else int(max(built.path.stat().st_mtime for built in build.files))
 
 
 def _strip(context: Context) -> Path | None:

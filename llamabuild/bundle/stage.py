@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,10 @@ from llamabuild.bundle.thin import apply_thinning, left_whole, plan_thinning, pr
 from llamabuild.core.errors import BundleError
 from llamabuild.core.files import atomic_folder, sha256_file
 from llamabuild.elf.edit import ElfEdit, apply_edit
+from llamabuild.elf.read import ElfError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from llamabuild.core.console import Progress
@@ -42,10 +45,10 @@ def stage(
     Raises BundleError when a file cannot be copied (a full disk included) or edited.
     """
     root = folder / plan.name
-    jobs = _jobs(plan)
-    total = sum(job.entry.source.stat().st_size for job in jobs if job.entry.source)
     with context.console.step(f"stage {plan.name}") as progress:
         try:
+            jobs = _jobs(plan)
+            total = sum(job.entry.source.stat().st_size for job in jobs if job.entry.source)
             with atomic_folder(root) as part:
                 for entry in plan.entries:
                     (part / entry.destination).parent.mkdir(parents=True, exist_ok=True)
@@ -81,6 +84,20 @@ def copy_failed(exc: OSError, where: Path) -> BundleError:
     return BundleError(
         f"{exc.filename or where}: {exc.strerror or exc}.", hint="Check that the file exists and can be read."
     )
+
+
+@contextmanager
+def told_as_bundling(where: Path) -> Iterator[None]:
+    """Turn what an input's file makes fail, damaged or not to be read, into a BundleError that names it.
+
+    ``where``: named for a failure that names no file.
+    """
+    try:
+        yield
+    except ElfError as exc:
+        raise BundleError(exc.message, hint="Build or install that file again.", details=exc.details) from exc
+    except OSError as exc:
+        raise copy_failed(exc, where) from exc
 
 
 class _Counter:

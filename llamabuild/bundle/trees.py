@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from llamabuild.build.rocm import find_rocm
+from llamabuild.build.rocm import RocmTree, find_rocm
+from llamabuild.bundle.archs import available_archs, base_arch
+from llamabuild.bundle.links import link_chain
 from llamabuild.bundle.rules import Component, component_of, load_components
 from llamabuild.bundle.tensile import literals
 from llamabuild.core.errors import BundleError, ToolError
+from llamabuild.elf.read import read_elf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,13 +58,18 @@ class Vendor:
         return next(candidates, None)
 
     def always(self) -> tuple[Path, ...]:
-        """Libraries of the components that come along where the tree has them, by their sonames' links."""
+        """Libraries of the components that come along where the tree has them, by their sonames' links.
+
+        Raises BundleError for a link that leads nowhere, ElfError for a damaged file.
+        """
         wanted = [pattern for component in self.components if component.always for pattern in component.libraries]
-        found: dict[Path, Path] = {}
-        for folder in self.folders:
-            for pattern in wanted:
-                for path in sorted(folder.glob(f"{pattern}.[0-9]*"), key=lambda path: len(path.name)):
-                    found.setdefault(path.resolve(), path)
+        found: dict[str, Path] = {}
+        for pattern in wanted:
+            listed = (sorted(folder.glob(f"{pattern}.[0-9]*")) for folder in self.folders)
+            # Wheels for several families of archs have it once each: the first folder's is meant.
+            for path in sorted(next(filter(None, listed), []), key=lambda path: len(path.name)):
+                # Where links were unpacked as copies, each copy has the one soname.
+                found.setdefault(read_elf(link_chain(path)[-1]).soname or path.name, path)
         return tuple(found.values())
 
     def opened_names(self, library: Path) -> tuple[str, ...]:
@@ -87,17 +95,20 @@ def wanted_components(components: Sequence[Component], backends: Sequence[str]) 
 
 
 def detect_vendor(closure: Closure, build: BuildTree) -> Vendor | None:
-    """The tree that a build's own libraries lead to; None where no vendor library is needed or found."""
+    """The tree that a build's own libraries lead to, which may be the build folder itself: releases are often flat.
+
+    None where no vendor library is needed or found.
+    """
     components = wanted_components(load_components(), build.target.backends)
     folders = [
         edge.target.parent
         for edge in closure.edges
-        if edge.target is not None and edge.origin == "outside" and component_of(edge.needed, components)
+        if edge.target is not None and component_of(edge.needed, components)
     ]
     if not folders:
         return None
     if "hip" in build.target.backends:
-        return rocm_vendor(folders[0], arch=build.target.arch)
+        return rocm_vendor(_rocm_tree(folders[0]).root, arch=build.target.arch)
     found = cuda_vendor(folders[0])
     # NVIDIA's wheels for CUDA 12 are a folder each.
     return replace(found, folders=tuple(dict.fromkeys([*found.folders, *folders])))
@@ -132,17 +143,36 @@ def cuda_vendor(path: Path) -> Vendor:
 def rocm_vendor(path: Path, *, arch: str, keep: tuple[str, ...] = (), thin: bool = True) -> Vendor:
     """The ROCm tree at or around ``path``, in any of its layouts.
 
-    Raises BundleError when there is none.
+    Where wheels for several families of archs are installed, the one that ``path`` names is taken, else the one with
+    rocBLAS's kernels for ``arch``. Raises BundleError when there is none.
     """
-    try:
-        tree = find_rocm(path)
-    except ToolError as exc:
-        raise BundleError(exc.message, hint=exc.hint) from exc
+    tree = _rocm_tree(path)
+    folders = tree.library_folders
+    if not any(folder.name.startswith("_rocm_sdk_libraries") for folder in (path, path.parent)):
+        folders = tuple(sorted(folders, key=lambda folder: _is_of_others(folder, arch)))
     return Vendor(
         root=tree.root,
-        folders=tree.library_folders,
+        folders=folders,
         components=wanted_components(load_components(), ("hip",)),
         arch=arch,
         keep=keep,
         thin=thin,
     )
+
+
+def rocblas_archs(folder: Path) -> tuple[str, ...]:
+    """The archs that rocBLAS's files in a library folder have an index for."""
+    libraries = (*folder.glob("rocblas/library"), *folder.glob("rocblas/*/library"))
+    return tuple(dict.fromkeys(arch for library in libraries for arch in available_archs(library)))
+
+
+def _is_of_others(folder: Path, arch: str) -> bool:
+    archs = rocblas_archs(folder)
+    return bool(archs) and base_arch(arch) not in archs
+
+
+def _rocm_tree(path: Path) -> RocmTree:
+    try:
+        return find_rocm(path)
+    except ToolError as exc:
+        raise BundleError(exc.message, hint=exc.hint) from exc

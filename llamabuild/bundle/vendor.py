@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from llamabuild.bundle.model import Entry
 from llamabuild.bundle.rules import READ_FROM_ROCBLAS, Component, DataFolder
 from llamabuild.bundle.tensile import rocblas_depth
 from llamabuild.bundle.thin import serves
+from llamabuild.bundle.trees import rocblas_archs
 from llamabuild.core.errors import BundleError
 
 if TYPE_CHECKING:
@@ -37,7 +39,9 @@ def add_component(draft: Draft, library: Path, vendor: Vendor, *, component: Com
             entry, origin=component.name, part=component.part, thin=thin, edit=edit and entry.link is None
         )
     add_data_folders(draft, library, vendor, component=component)
-    licenses = component_licenses(component, vendor.root)
+    # Where a release has all in one folder, the LICENSE there is llama.cpp's.
+    upstream = {path for path, place in draft.places.items() if place.startswith("licenses/llama.cpp/")}
+    licenses = [path for path in component_licenses(component, vendor.root) if path.resolve() not in upstream]
     if not licenses and not any(name.startswith(f"licenses/{component.name}/") for name in draft.entries):
         draft.notes.append(f"no licence file was found for {component.title}")
     names = [path.name for path in licenses]
@@ -94,6 +98,11 @@ def _add_folder(draft: Draft, library: Path, vendor: Vendor, *, component: Compo
                 hint=f"Install all of {component.title}, device files included, or name a tree that has them.",
             )
         return
+    if not source.as_posix().endswith(f"/{place}"):
+        draft.notes.append(
+            f"{library.name} looks for its files in {place}, which is not there: those of {source} are taken, and may "
+            "be another version's"
+        )
     served: set[str] = set()
     indexed: set[str] = set()
     for path in sorted(source.rglob("*")):
@@ -115,6 +124,11 @@ def _add_folder(draft: Draft, library: Path, vendor: Vendor, *, component: Compo
             PurePosixPath(path.name).match(pattern.format(arch=base_arch(arch))) for pattern in folder.index
         ):
             indexed.add(base_arch(arch))
+        if not path.is_file():
+            raise BundleError(
+                f"{path} of {component.title} is no file, or a link that leads nowhere.",
+                hint=f"Install all of {component.title} again, or name a tree that has it.",
+            )
         destination = os.path.normpath(f"lib/{place}/{inside.as_posix()}")
         draft.add(Entry(destination, path.resolve(), None, component.name, part=component.part))
     _judge_archs(draft, vendor, component=component, folder=folder, source=source, served=served, indexed=indexed)
@@ -138,8 +152,10 @@ def _judge_archs(
             f"; it has them for {has}" if has else ", and for no other arch either"
         )
         if folder.index_required:
+            others = {place: rocblas_archs(place) for place in vendor.folders if not source.is_relative_to(place)}
             raise BundleError(
                 f"{said}.",
+                details=tuple(f"{place} has them for {', '.join(archs)}" for place, archs in others.items() if archs),
                 hint=f"Take a {component.title} that was built for {arch}, or bundle for one of the archs named.",
             )
         draft.notes.append(
@@ -153,10 +169,14 @@ def _data_folder(library: Path, place: str, *, component: Component) -> Path | N
         expected = base / place
         if expected.is_dir():
             return expected
-        others = sorted([*base.glob(f"{component.name}/library"), *base.glob(f"{component.name}/*/library")])
-        if others:
+        others = sorted(base.glob(f"{component.name}/*/library"), key=lambda path: _numbers(path.parent.name))
+        if others := [*base.glob(f"{component.name}/library"), *reversed(others)]:
             return others[0]
     return None
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"[0-9]+", version)]
 
 
 def add_kpacks(draft: Draft, libraries: Mapping[str, Path], vendor: Vendor) -> None:

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from llamabuild.core.context import Context
     from llamabuild.verify.findings import Report
 
+_OF_RECIPES = tuple(
+    "--target --keep-conflict --jobs --cuda-toolkit --vulkan-sdk --launcher --remote-cache".split()  # noqa: SIM905
+)
+"""Options that say how a recipe is built, and can change nothing in what is built already."""
+_OF_BUILDS = ("--cuda", "--name")
+
 
 def register(verbs: Subparsers) -> None:
     """Add bundle and pack."""
@@ -65,6 +71,10 @@ def _check_source(args: argparse.Namespace) -> None:
         raise UsageError("Neither --recipe nor --build is given.", hint=hint)
     if args.build is not None and args.recipe is not None:
         raise UsageError("Both --recipe and --build are given.", hint=hint)
+    mode, others = ("--build", _OF_RECIPES) if args.build is not None else ("--recipe", _OF_BUILDS)
+    for option in others:
+        if getattr(args, option.removeprefix("--").replace("-", "_")) is not None:
+            raise UsageError(f"{option} has no meaning with {mode}.", hint=f"Leave {option} out.")
 
 
 def _bundle(args: argparse.Namespace, context: Context) -> int:

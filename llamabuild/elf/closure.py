@@ -88,7 +88,8 @@ class Search:
     library_folder: str | None = None
     platform: str = "x86_64"
     follow_outside: bool = False
-    """Go on from files outside the folder, as a planner has to; a check stops there."""
+    """Go on from files outside the folder, and leave to the host what the policy does even where it lies inside, as a
+    planner has to; a check stops there."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def system_folders(root: Path = Path("/"), *, machine: str = "EM_X86_64") -> tup
     ``etc/ld.so.conf`` and what it includes come first, as in the cache that ldconfig makes of them.
     """
     triplet = _TRIPLETS.get(machine, "")
-    wide = ("lib64", "usr/lib64") if machine in {"EM_X86_64", "EM_PPC64", "EM_S390"} else ()
+    wide = () if machine == "EM_386" else ("lib64", "usr/lib64")
     multiarch = (f"lib/{triplet}", f"usr/lib/{triplet}") if triplet else ()
     folders = [*_configured(root, Path("etc/ld.so.conf"), depth=0)]
     folders += [root / name for name in (*multiarch, *wide, "lib", "usr/lib", "usr/local/lib")]
@@ -207,9 +208,10 @@ def _resolve(
                 target, via = candidate, kind
                 break
             note = f"{candidate} is for another machine ({other.machine})"
-    if target is not None and _under(target, search.inside):
-        return Edge(source=loaded.path, needed=needed, origin="bundled", target=target, via=via)
     whose = search.policy.classify(needed)
+    # A planner leaves a driver that lies in the build to the host; a check has to see that it was bundled.
+    if target is not None and _under(target, search.inside) and not (whose and search.follow_outside):
+        return Edge(source=loaded.path, needed=needed, origin="bundled", target=target, via=via)
     if whose:
         return Edge(source=loaded.path, needed=needed, origin=whose, target=None, via="name")
     if target is not None:

@@ -17,6 +17,7 @@ from llamabuild.build.model import BuiltFile
 from llamabuild.bundle.archive import make_archives, write_sums
 from llamabuild.bundle.manifest import write_build_info
 from llamabuild.bundle.plan import plan_bundle
+from llamabuild.bundle.run import bundle_folder
 from llamabuild.bundle.stage import stage
 from llamabuild.bundle.unpack import open_archive
 from llamabuild.core.errors import BundleError
@@ -219,6 +220,23 @@ def test_missing_libraries_are_named(small_build, context):
         plan_bundle(small_build.tree, name=NAME, context=context, root=small_build.system)
 
 
+def test_a_missing_library_is_told_in_one_sentence(small_build, context):
+    library = small_build.system / "usr/lib/x86_64-linux-gnu/libextra.so.2.1"
+    library.write_text("no library")
+    with pytest.raises(BundleError) as caught:
+        plan_bundle(small_build.tree, name=NAME, context=context, root=small_build.system)
+    where = library.with_name("libextra.so.2")
+    expected = f"A library was not found: libextra.so.2, needed by libggml-cpu.so ({where} is not an ELF file)."
+    assert caught.value.message == expected
+
+
+def test_a_source_that_went_away_before_staging(small_build, tmp_path, context):
+    plan = plan_bundle(small_build.tree, name=NAME, context=context, root=small_build.system)
+    (small_build.tree.source / "LICENSE").unlink()
+    with pytest.raises(BundleError, match=r"LICENSE: No such file"):
+        stage(plan, tmp_path / "stage", date=DATE, context=context, strip_tool=None)
+
+
 def test_a_link_that_leads_nowhere(small_build, context):
     """ollama/ollama#7817: ``libhipblas.so -> libhipblas.so.2`` whose target was not copied."""
     (small_build.system / "usr/lib/x86_64-linux-gnu/libextra.so.2.1").unlink()
@@ -241,6 +259,77 @@ def test_a_chain_of_links_is_copied_whole(small_build, tmp_path, context):
     assert (staged.root / "lib/libextra.so.2").is_file()
 
 
+def test_links_through_other_folders(small_build, tmp_path, context):
+    """Debian's alternatives: out to another folder, through links there, and to a file of the first name."""
+    libraries = small_build.system / "usr/lib/x86_64-linux-gnu"
+    for folder in ("alternatives", "real/private"):
+        (libraries / folder).mkdir(parents=True)
+    (libraries / "libextra.so.2").unlink()
+    (libraries / "libextra.so.2.1").rename(libraries / "real/private/libextra.so.2")
+    (libraries / "linked").symlink_to("real/private")
+    (libraries / "libextra.so.2").symlink_to("alternatives/one")
+    (libraries / "alternatives/one").symlink_to("two")
+    # The loader takes the ".." of the folder that "linked" leads to.
+    (libraries / "alternatives/two").symlink_to("../linked/../private/libextra.so.2")
+    staged = make(small_build, tmp_path / "stage", context)
+    assert {name for name in names(staged.root) if "two" in name or "one" in name or "extra" in name} == {
+        "lib/libextra.so.2",
+        "licenses/libextra2/copyright",
+    }
+    assert not (staged.root / "lib/libextra.so.2").is_symlink()
+    libraries = small_build.tree.folder / "bin"
+    (libraries / "away").symlink_to("away")
+    (libraries / "libggml-base.so").unlink()
+    (libraries / "libggml-base.so").symlink_to("other/libggml-base.so.0.1x")
+    (libraries / "other").mkdir()
+    (libraries / "other/libggml-base.so.0.1x").symlink_to("../libggml-base.so.0.1")
+    staged = make(small_build, tmp_path / "stage", context)
+    assert (staged.root / "lib/libggml-base.so").readlink() == Path("libggml-base.so.0.1")
+
+
+def test_programs_of_a_foreign_build(small_build, tmp_path, context):
+    """One program for all tools, links to it from beside it and from elsewhere, and the RPC server's two names."""
+    folder = small_build.tree.folder
+    bins = folder / "bin"
+    (bins / "llama-small").rename(bins / "llama")
+    (bins / "llama-server").symlink_to("llama")
+    (folder / "app").mkdir()
+    for name in ("rpc-server", "ggml-rpc-server", "test-nothing"):
+        shutil.copy2(bins / "llama", bins / name)
+    shutil.copy2(bins / "llama", folder / "app/multi")
+    (bins / "llama-cli").symlink_to("../app/multi")
+    (bins / "llama-gone").symlink_to("../app/gone")
+    (bins / "llama-round").symlink_to("llama-round")
+    (folder / "llama-bench").symlink_to("bin/llama")
+    for extra in (small_build.system / "usr/lib/x86_64-linux-gnu").iterdir():
+        shutil.copy2(extra, bins / extra.name, follow_symlinks=False)
+    staged, _ = bundle_folder(folder, tmp_path / "out", arch="", context=context)
+    made = staged.root / "bin"
+    programs = {"llama", "llama-server", "rpc-server", "ggml-rpc-server", "llama-cli", "llama-bench"}
+    assert {path.name for path in made.iterdir()} == programs | {"libggml-cpu.so"}
+    assert (made / "llama-server").readlink() == Path("llama")
+    assert not (made / "llama-cli").is_symlink()
+    shutil.rmtree(folder)
+    for name in sorted(programs):
+        done = subprocess.run([made / name], env={}, capture_output=True, text=True, check=False)
+        assert done.stdout == "tool 7 plugin 42\n", name
+
+
+def test_the_systems_folders_are_the_builds_machines(small_build, context):
+    """A build for aarch64 finds its libraries in that machine's folders, beside those of this one."""
+    libraries = small_build.system / "usr/lib"
+    shutil.copytree(libraries / "x86_64-linux-gnu", libraries / "aarch64-linux-gnu", symlinks=True)
+    for folder in (small_build.tree.folder / "bin", libraries / "aarch64-linux-gnu"):
+        for path in folder.iterdir():
+            if not path.is_symlink():
+                data = bytearray(path.read_bytes())
+                data[18:20] = (183).to_bytes(2, "little")  # e_machine: EM_AARCH64
+                path.write_bytes(data)
+    plan = plan_bundle(small_build.tree, name=NAME, context=context, root=small_build.system)
+    (extra,) = [entry for entry in plan.entries if entry.destination == "lib/libextra.so.2.1"]
+    assert extra.source == libraries / "aarch64-linux-gnu/libextra.so.2.1"
+
+
 def test_two_files_for_one_place(small_build, tmp_path, context):
     other = compile_c(
         tmp_path / "other/libtool.so", "int tool(void) { return 0; }", "-shared", "-Wl,-soname,libtool.so"
@@ -250,6 +339,36 @@ def test_two_files_for_one_place(small_build, tmp_path, context):
         BundleError, match=r"Two different files want to be lib/libtool\.so: .*bin/libtool.* and .*other"
     ):
         plan_bundle(build.tree, name=NAME, context=context, root=build.system)
+
+
+def test_two_copies_of_one_library(small_build, tmp_path, context):
+    """Found under two paths, bundled once: whoever was led to the other copy has to find it as well."""
+    place = ("-shared", "-fPIC", "-Wl,-soname,libcopy.so.1")
+    one = tmp_path / "one"
+    deep = compile_c(one / "libdeep.so.1", "int deep(void) { return 1; }", "-shared", "-Wl,-soname,libdeep.so.1")
+    source = "int deep(void); int c(void) { return deep(); }"
+    compile_c(one / "libcopy.so.1", source, *place, deep, "-Wl,-rpath,$ORIGIN")
+    shutil.copytree(one, tmp_path / "two")
+    bins = small_build.tree.folder / "bin"
+    build = small_build
+    for folder in ("one", "two"):
+        # Two libraries of the system, each with a copy of its own: one process meets each.
+        user = compile_c(
+            small_build.system / f"usr/lib/x86_64-linux-gnu/lib{folder}.so.1",
+            f"int c(void); int {folder}(void) {{ return c(); }}",
+            "-shared",
+            "-fPIC",
+            f"-Wl,-soname,lib{folder}.so.1,--enable-new-dtags,-rpath,{tmp_path / folder}",
+            tmp_path / folder / "libcopy.so.1",
+        )
+        extra = compile_c(
+            bins / f"libggml-{folder}.so", f"int {folder}(void); int score(void) {{ return {folder}(); }}", "-shared",
+            "-fPIC", user, f"-Wl,-rpath-link,{tmp_path / folder}",
+        )  # fmt: skip
+        build = build.with_files(BuiltFile(f"ggml-{folder}", "module", extra, plugin=True))
+    staged = make(build, tmp_path / "stage", context)
+    closure = resolve_closure(elf_roots(staged.root), search=Search(inside=staged.root))
+    assert not closure.by_origin("missing")
 
 
 def test_hard_links_stay_hard_links(small_build, tmp_path, context):

@@ -90,6 +90,25 @@ def test_nvidias_files_keep_every_byte(build, toolkit, tmp_path, context):
     assert not [change for change in staged.changes if "libcu" in change.destination]
 
 
+@pytest.mark.parametrize("runtime", ["split", "system"])
+def test_the_runtime_beside_the_programs(build, toolkit, tmp_path, context, runtime):
+    """Such as llama.cpp's own releases: the driver among them is left out, the rest stays NVIDIA's."""
+    (toolkit / "lib64").rename(tmp_path / "away")
+    for path in (tmp_path / "away").iterdir():
+        path.rename(build / "bin" / path.name)
+    (build / "bin/LICENSE").write_text("MIT of llama.cpp\n")
+    build /= "bin"
+    options = BundleOptions(runtime=runtime)
+    staged, plan = bundle_folder(build, tmp_path / "out", arch="86", context=context, options=options)
+    parts = {entry.destination: entry.part for entry in plan.entries if "libcu" in entry.destination}
+    wanted = ["lib/libcublas.so.13", "lib/libcublasLt.so.13", "lib/libcudart.so.13"] if runtime == "split" else []
+    assert parts == dict.fromkeys(wanted, "cudart")
+    assert not [change for change in staged.changes if "libcu" in change.destination]
+    licenses = {name for name in names(staged.root) if name.startswith("licenses/")}
+    assert licenses == {"licenses/llama.cpp/LICENSE"}
+    assert "libcuda.so.1 is left out: it is the host's own driver" in context.console.stream.getvalue()
+
+
 def test_left_to_the_host(build, toolkit, tmp_path, context):
     staged, _ = bundle_folder(
         build, tmp_path / "out", arch="86", cuda=toolkit, context=context, options=BundleOptions(runtime="system")

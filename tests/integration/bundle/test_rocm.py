@@ -17,7 +17,8 @@ from llamabuild.core.errors import BundleError, UsageError
 from llamabuild.elf.closure import Search, elf_roots, resolve_closure
 
 from .conftest import compile_c
-from .rocm_trees import PLACES, RocmLayout, kpack_section, make_tree, plugin
+from .hip import code, offload_bundle
+from .rocm_trees import ARCHS, PLACES, RocmLayout, kpack_section, make_tree, plugin
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,6 +135,49 @@ def test_files_that_no_rule_claims(build, tree, tmp_path, context, name):
         bundle(build, tree, tmp_path / "out", context)
 
 
+def test_kernels_of_another_version(small_template, tmp_path, context):
+    """The library looks in ``rocblas/4.4.1``: what else there is may not fit it."""
+    tree = make_tree(tmp_path / "rocm", "debian")
+    fill(tmp_path / "build", small_template, tree)
+    _, plan = bundle(tmp_path / "build", tree, tmp_path / "out", context)
+    assert not [note for note in plan.notes if "looks for" in note]
+    (tree.lib / "rocblas/4.4.1").rename(tree.lib / "rocblas/4.10.0")
+    (tree.lib / "rocblas/4.9.0/library").mkdir(parents=True)
+    staged, plan = bundle(tmp_path / "build", tree, tmp_path / "out", context)
+    (note,) = [note for note in plan.notes if "looks for" in note]
+    assert "looks for its files in rocblas/4.4.1/library, which is not there" in note
+    assert f"{tree.lib}/rocblas/4.10.0/library" in note
+    assert "lib/rocblas/4.4.1/library/TensileLibrary_lazy_gfx1100.dat" in files(staged.root)
+
+
+@pytest.mark.parametrize("damaged", ["data", "hipblaslt", "rocblas", "hip", "program"])
+def test_inputs_that_cannot_be_read(build, tree, tmp_path, context, damaged):
+    places = {
+        "data": tree.rocblas("TensileLibrary_lazy_gfx1100.dat"),
+        "hipblaslt": tree.lib / "libhipblaslt.so.1.0.1",
+        "rocblas": tree.lib / "librocblas.so.4.0.1",
+        "hip": tree.lib / "libamdhip64.so.6.0.1",
+        "program": build / "bin/llama-small",
+    }
+    path = places[damaged]
+    named = path.name
+    if damaged in {"hip", "program"}:
+        path.write_bytes(path.read_bytes()[:100])
+    else:
+        path.unlink()
+    if damaged == "data":
+        path.symlink_to("gone")
+    elif damaged == "hipblaslt":
+        named = "libhipblaslt.so.1 is a link that leads nowhere"
+    elif damaged == "rocblas":
+        path.mkdir()
+    with pytest.raises(BundleError) as caught:
+        bundle(build, tree, tmp_path / "out", context)
+    assert named.removesuffix(".0.1") in caught.value.message
+    assert caught.value.hint
+    assert "space" not in caught.value.hint
+
+
 def test_a_library_opened_by_name_has_to_be_there(build, tree, tmp_path, context):
     for path in tree.lib.glob("libamd_comgr*"):
         path.unlink()
@@ -161,6 +205,29 @@ def test_the_tree_that_a_build_was_linked_with(build, tree, tmp_path, context):
     staged, _ = bundle_folder(build, tmp_path / "two", arch=ARCH, context=context, options=options)
     assert "lib/rocblas/library/TensileLibrary_lazy_gfx1030.dat" in files(staged.root)
     assert not [change for change in staged.changes if change.thinned]
+
+
+def test_the_tree_that_is_named_wins_over_the_builds_own(build, tree, tmp_path, context):
+    """A build keeps the RUNPATH to the tree that it was linked with, also after another one is chosen."""
+    shutil.copytree(tree.root, tmp_path / "new", symlinks=True)
+    new = tmp_path / "new/lib/librocblas.so.4.0.1"
+    new.write_bytes(new.read_bytes() + b"newer")
+    plugin(build / "bin/libggml-hip.so", tree, runpath=tree.lib)
+    for chosen, newer in ((tmp_path / "new", True), (tree.root, False)):
+        staged, plan = bundle_folder(build, tmp_path / chosen.name / "out", arch=ARCH, rocm=chosen, context=context)
+        assert (b"newer" in (staged.root / "lib/librocblas.so.4.0.1").read_bytes()) == newer
+        taken = [entry.source for entry in plan.entries if entry.source and entry.destination.startswith("lib/lib")]
+        others = {path.name for path in taken if path.is_relative_to(tmp_path) and not path.is_relative_to(chosen)}
+        assert others <= {"libggml-base.so.0.1", "libtool.so", "libextra.so.2.1"}
+
+
+def test_a_named_tree_without_a_needed_library(build, tree, tmp_path, context):
+    """Another release has another soname: what the build was linked with is taken, and that is said."""
+    shutil.copytree(tree.root, tmp_path / "new", symlinks=True)
+    (tmp_path / "new/lib/libhipblas.so.2").unlink()
+    plugin(build / "bin/libggml-hip.so", tree, runpath=tree.lib)
+    _, plan = bundle_folder(build, tmp_path / "out", arch=ARCH, rocm=tmp_path / "new", context=context)
+    assert f"{tmp_path}/new has no libhipblas.so.2, so {tree.lib}/libhipblas.so.2 is taken" in plan.notes
 
 
 def test_build_info_lists_what_was_thinned(build, tree, tmp_path, context):
@@ -252,6 +319,99 @@ def test_archives_of_a_build_folder_are_the_same_bit_for_bit(build, tree, tmp_pa
         staged, plan = bundle(build, tree, tmp_path / turn, context, name="x")
         sums.append([a.sha256 for a in pack_bundle(staged, plan, tmp_path / f"d{turn}", context=context)])
     assert sums[0] == sums[1]
+
+
+@pytest.fixture
+def families(small_template, tmp_path) -> Path:
+    """A site-packages with ROCm for two families of archs, and ``build`` beside it."""
+    tree = make_tree(tmp_path / "site", "wheels")
+    fill(tmp_path / "build", small_template, tree)
+    other = tmp_path / "site/_rocm_sdk_libraries_gfx120X"
+    shutil.copytree(tree.lib.parent, other, symlinks=True)
+    for path in other.rglob("*gfx1100*"):
+        path.rename(path.with_name(path.name.replace("gfx1100", "gfx1201")))
+    for library in ("librocblas.so.4.0.1", "libhipblaslt.so.1.0.1"):
+        path = other / "lib" / library
+        path.write_bytes(path.read_bytes() + b"gfx120X")
+    return tmp_path / "site"
+
+
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx1201"])
+def test_the_wheels_for_the_arch(families, tmp_path, context, arch):
+    staged, _ = bundle_folder(tmp_path / "build", tmp_path / "out", arch=arch, rocm=families, context=context)
+    assert f"lib/rocblas/library/TensileLibrary_lazy_{arch}.dat" in files(staged.root)
+    for library in ("librocblas.so.4.0.1", "libhipblaslt.so.1.0.1"):
+        assert (b"gfx120X" in (staged.root / "lib" / library).read_bytes()) == (arch == "gfx1201")
+
+
+def test_the_wheel_that_is_named(families, tmp_path, context):
+    named = families / "_rocm_sdk_libraries_gfx120X"
+    staged, _ = bundle_folder(tmp_path / "build", tmp_path / "out", arch="gfx1030", rocm=named, context=context)
+    assert b"gfx120X" in (staged.root / "lib/librocblas.so.4.0.1").read_bytes()
+    with pytest.raises(BundleError, match="it has them for gfx90a, gfx1030, gfx1201") as caught:
+        bundle_folder(tmp_path / "build", tmp_path / "out", arch=ARCH, rocm=named, context=context)
+    other = families / "_rocm_sdk_libraries_gfx110X/lib"
+    assert caught.value.details == (f"{other} has them for gfx90a, gfx1030, gfx1100",)
+
+
+@pytest.mark.parametrize("named", ["the folder", "another tree", "nothing"])
+def test_a_flat_release(build, tree, tmp_path, context, named):
+    """ROCm's libraries and kernels in one folder with the programs, as releases ship them."""
+    flat = build / "bin"
+    shutil.copytree(tree.lib, flat, symlinks=True, dirs_exist_ok=True)
+    plugin(flat / "libggml-hip.so", tree, runpath=tmp_path / "gone")
+    (tree.lib / "librocblas.so.4.0.1").write_bytes((tree.lib / "librocblas.so.4.0.1").read_bytes() + b"newer")
+    rocm = {"the folder": flat, "another tree": tree.root, "nothing": None}[named]
+    staged, plan = bundle_folder(build, tmp_path / "out", arch=ARCH, rocm=rocm, context=context)
+    made = files(staged.root)
+    assert "lib/rocblas/library/TensileLibrary_lazy_gfx1100.dat" in made
+    assert not [name for name in made if "gfx1030" in name]
+    parts = {entry.destination: entry.part for entry in plan.entries}
+    assert parts["lib/librocblas.so.4.0.1"] == parts["lib/libamdhip64.so.6.0.1"] == "rocm-runtime"
+    newer = b"newer" in (staged.root / "lib/librocblas.so.4.0.1").read_bytes()
+    assert newer == (named == "another tree")
+
+
+def test_a_release_that_lost_its_links(build, tree, tmp_path, context):
+    """Unpacked where there are no links, every name of a library is a copy."""
+    shutil.copytree(tree.lib, build / "bin", dirs_exist_ok=True)
+    staged, _ = bundle_folder(build, tmp_path / "out", arch=ARCH, context=context)
+    closure = resolve_closure(elf_roots(staged.root), search=Search(inside=staged.root))
+    assert not closure.by_origin("missing")
+    assert {name for name in files(staged.root) if "hipblaslt.so" in name} == {"lib/libhipblaslt.so.1"}
+
+
+def test_all_in_one_program(tree, tmp_path, context):
+    """BUILD_SHARED_LIBS=OFF, and no CMake cache: the program's own needs say that it is for HIP."""
+    data = tmp_path / "device code"
+    data.write_bytes(offload_bundle({arch: code(at) for at, arch in enumerate(ARCHS)}))
+    section = f'.section .hip_fatbin,\\"a\\",@progbits\\n.p2align 12\\n.incbin \\"{data}\\"\\n.previous'
+    needs = [tree.lib / name for name in ("libhipblas.so.2", "librocblas.so.4", "libamdhip64.so.6")]
+    compile_c(
+        tmp_path / "build/bin/llama-server",
+        f'__asm__("{section}"); int hipblas(void), hip(void); int main(void) {{ return hipblas() - hip(); }}',
+        "-Wl,--no-as-needed",
+        *needs,
+        f"-Wl,-rpath,{tree.lib}",
+    )
+    staged, plan = bundle_folder(tmp_path / "build", tmp_path / "out", arch=ARCH, context=context)
+    assert staged.name == "llama-build-hip-gfx1100"
+    assert "lib/rocblas/library/TensileLibrary_lazy_gfx1100.dat" in files(staged.root)
+    (program,) = [entry for entry in plan.entries if entry.destination == "bin/llama-server"]
+    assert program.thin == (ARCH,)
+    thinned = {change.destination: change.thinned.zeroed for change in staged.changes if change.thinned}
+    assert thinned == {"bin/llama-server": ("gfx90a", "gfx1030")}
+    shutil.rmtree(tree.root)
+    assert subprocess.run([staged.root / "bin/llama-server"], env={}, check=False).returncode == 0
+
+
+def test_names_of_bundles(build, tree, tmp_path, context):
+    with pytest.raises(UsageError, match="--name"):
+        bundle(build, tree, tmp_path / "out", context, name="../evil")
+    assert not (tmp_path / "out").exists()
+    (build / "bin/inner").mkdir()
+    staged, _ = bundle(build / "bin/inner/../..", tree, tmp_path / "out", context)
+    assert staged.name == "llama-build-hip-gfx1100"
 
 
 def test_what_a_user_may_get_wrong(build, tree, tmp_path, context):

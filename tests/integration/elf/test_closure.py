@@ -178,6 +178,13 @@ def test_folders_of_another_system(tmp_path):
     assert found == ["opt/rocm/lib", "usr/lib/x86_64-linux-gnu", "lib64", "usr/lib"]
 
 
+@pytest.mark.parametrize(("machine", "wide"), [("EM_X86_64", True), ("EM_AARCH64", True), ("EM_386", False)])
+def test_the_wide_folder(tmp_path, machine, wide):
+    """Fedora and its kin keep the libraries of every machine of 64 bits in ``lib64``."""
+    (tmp_path / "usr/lib64").mkdir(parents=True)
+    assert system_folders(tmp_path, machine=machine) == ((tmp_path / "usr/lib64",) if wide else ())
+
+
 def test_both_tags_are_one_runpath(gcc):
     """Where DT_RPATH stands beside DT_RUNPATH the loader ignores it, for dependencies of dependencies too."""
     lib = gcc.shared("libx.so", INNER, OLD, "-Wl,-rpath,$ORIGIN")

@@ -104,6 +104,26 @@ def test_python_wheels(tmp_path: Path) -> None:
         assert tree.prefix == root / "_rocm_sdk_devel"
 
 
+def test_two_families_of_wheels(tmp_path: Path) -> None:
+    families = ("_rocm_sdk_libraries_gfx110X", "_rocm_sdk_libraries_gfx120X")
+    lay(tmp_path, "_rocm_sdk_core/lib/libamdhip64.so.7", *(f"{family}/lib/librocblas.so.5" for family in families))
+    for family in families:
+        for given in (tmp_path / family, tmp_path / family / "lib"):
+            tree = find_rocm(given)
+            assert tree.root == tmp_path
+            assert tree.library("librocblas.so.5") == tmp_path / family / "lib/librocblas.so.5"
+            assert tree.library("libamdhip64.so.7") is not None
+
+
+def test_a_flat_folder(tmp_path: Path) -> None:
+    root = lay(
+        tmp_path / "release/bin", "llama-server", "librocblas.so.5", "rocblas/library/TensileLibrary_lazy_gfx1201.dat"
+    )
+    tree = find_rocm(root)
+    assert (tree.root, tree.library_folders) == (root, (root,))
+    assert tree.rocblas_library == root / "rocblas/library"
+
+
 def test_a_folder_without_rocm_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="holds no ROCm") as caught:
         find_rocm(lay(tmp_path, "lib/libc.so.6"))
