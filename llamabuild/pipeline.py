@@ -178,10 +178,9 @@ def rules_digest(*parts: str) -> str:
 def make(request: Request, out: Path, context: Context) -> Made:
     """All stages, to verified archives with their sums in ``out``; what is there already is checked and kept.
 
-    Raises what the stages raise, and ToolError (5) at once for a ROCm tree without kernels for the arch.
+    Raises what the stages raise, and ToolError (5) before the build for a ROCm tree without kernels for the arch.
     """
     job = open_job(request, context)
-    _check_kernels(job)
     store = StageStore(context.home.stages)
     key = key_of({"stage": "pack", "rules": rules_digest(), "bundle": job.bundle_key, "out": str(out.absolute())})
     kept = _recorded(store, key, tuple[Artifact, ...])
@@ -207,7 +206,6 @@ def bundle(request: Request, context: Context, *, to: Path | None = None) -> tup
     if to is not None:
         check_new_folder(to)
     job = open_job(request, context)
-    _check_kernels(job)
     with _holding(job, context):
         staged = _bundle(job, context).staged
         report = _judge(job, context, staged.root)
@@ -245,6 +243,7 @@ def _bundle(job: Job, context: Context) -> Bundled:
     from llamabuild.bundle.run import bundle_build
 
     def work() -> Bundled:
+        _check_kernels(job)
         built = _build(job, context)
         strip = job.toolchain.tool("strip")
         staged, plan = bundle_build(
