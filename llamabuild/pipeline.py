@@ -110,6 +110,8 @@ def open_job(request: Request, context: Context) -> Job:
 
     Raises RecipeError, UsageError (2), SourceError (3), ToolError (5).
     """
+    from llamabuild.bundle.trees import target_vendor
+
     recipe = load_recipe(request.recipe, context)
     lock = resolve(recipe, context)
     host = Host.of(context)
@@ -139,7 +141,13 @@ def open_job(request: Request, context: Context) -> Job:
             "checksums": toolchain.checksums,
         }
     )
-    vendor = _vendor(target, toolchain, request.bundle)
+    vendor = target_vendor(
+        target,
+        rocm=toolchain.options.rocm,
+        folders=toolchain.runtime_folders,
+        keep=request.bundle.keep_archs,
+        thin=request.bundle.thin,
+    )
     return Job(
         recipe=recipe,
         lock=lock,
@@ -264,15 +272,6 @@ def _bundle(job: Job, context: Context) -> Bundled:
         return [*bundled.sources, *(path for path in sorted(staged) if path.is_file() and not path.is_symlink())]
 
     return _stage(job.bundle_key, Bundled, context, work=work, files=files)
-
-
-def _vendor(target: Target, toolchain: Toolchain, options: BundleOptions) -> Vendor | None:
-    from llamabuild.bundle.trees import rocm_vendor
-
-    tree = toolchain.options.rocm or next(iter(toolchain.runtime_folders), None)
-    if "hip" not in target.backends or tree is None:
-        return None
-    return rocm_vendor(tree, arch=target.arch, keep=options.keep_archs, thin=options.thin)
 
 
 def _check_kernels(job: Job) -> None:

@@ -18,7 +18,7 @@ from llamabuild.elf.read import read_elf
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from llamabuild.build.model import BuildTree
+    from llamabuild.build.model import BuildTree, Target
     from llamabuild.elf.closure import Closure
 
 _SONAME = re.compile(rb"(?<![\w./-])lib[\w+-]+\.so(?:\.[0-9]+)*(?![\w.-])")
@@ -138,6 +138,20 @@ def cuda_vendor(path: Path) -> Vendor:
         arch="",
         thin=False,
     )
+
+
+def target_vendor(
+    target: Target, *, rocm: Path | None, folders: Sequence[Path], keep: tuple[str, ...] = (), thin: bool = True
+) -> Vendor | None:
+    """The ROCm tree that a target is built with; None where the build's own libraries are to be followed.
+
+    ``rocm`` is the tree that was named; ``folders`` are where preflight found the toolkits' libraries. Raises
+    BundleError for a path that holds no ROCm.
+    """
+    tree = rocm or next(iter(folders), None)
+    if "hip" not in target.backends or tree is None:
+        return None
+    return rocm_vendor(tree, arch=target.arch, keep=keep, thin=thin)
 
 
 def rocm_vendor(path: Path, *, arch: str, keep: tuple[str, ...] = (), thin: bool = True) -> Vendor:

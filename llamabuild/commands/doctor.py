@@ -195,14 +195,15 @@ def _without_kernels(target: Target, seen: Checked, options: BuildOptions) -> tu
     """A ROCm that compiles for an arch may have no kernels for it, and is refused by ``make`` then."""
     from llamabuild.build.probe import Problem
     from llamabuild.bundle.plan import check_kernels
-    from llamabuild.bundle.trees import rocm_vendor
+    from llamabuild.bundle.trees import target_vendor
     from llamabuild.core.errors import BundleError
 
-    tree = options.rocm or next(iter(seen.runtime_folders), None)
-    if "hip" not in target.backends or tree is None or seen.problems:
+    if seen.problems:
         return ()
     try:
-        check_kernels(rocm_vendor(tree, arch=target.arch))
+        vendor = target_vendor(target, rocm=options.rocm, folders=seen.runtime_folders)
+        if vendor is not None:
+            check_kernels(vendor)
     except BundleError as failure:
         return (Problem("rocBLAS", failure.message.rstrip("."), "rocblas-kernels"),)
     return ()
